@@ -1,0 +1,39 @@
+"""The model while it is worked on: an onnx_ir graph, and where it came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quantool.schema import GivenNode, Note
+
+if TYPE_CHECKING:
+    import onnx_ir
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The model as given. folder: where external data lives (None for a model in memory)."""
+
+    path: Path | None
+    folder: Path | None
+    sha256: str
+    opset: int
+    size_bytes: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Model:
+    """A graph under work. `ir` changes in place; everything else is written while normalizing.
+
+    given: the nodes as given, the rows of the report. absorbed: given node -> the node it was folded into, or ""
+    where it became a constant. Every ir.Node has a name unique over all scopes and carries the given nodes that
+    it stands for in ``node.meta["quantool.origins"]``; every ir.Value has a name unique over all scopes.
+    """
+
+    ir: onnx_ir.Model
+    source: Source
+    given: tuple[GivenNode, ...]
+    absorbed: dict[str, str] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
