@@ -164,7 +164,7 @@ class GraphFacts:
     """What planning may know of a model: structure, types and shapes, and the values of small constants.
 
     nodes: all scopes, topological within each scope, outer before inner. values: constants of at most 4096
-    elements. given: the rows of the report. absorbed: given node -> name of the node it was folded into, or ""
+    elements. given: the rows of the report. absorbed: given node -> node it was folded into, or ""
     where it became a constant.
     """
 
@@ -409,7 +409,7 @@ class Latency:
 class RunsAs:
     """How the runtime's optimized model executes nodes.
 
-    integer: node name -> whether it runs as integers; fused: counts of integer operators by type; left: counts
+    integer: node name -> whether it runs as integers; fused: integer operators by type; left: counts
     of QuantizeLinear and DequantizeLinear that remain.
     """
 
