@@ -1,0 +1,55 @@
+"""Models written as ONNX text, and what ONNX Runtime makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir
+import onnxruntime
+
+from quantool.graph.model import Model, Source
+from quantool.graph.scopes import graphs
+from quantool.schema import AnyArray, GivenNode
+
+
+def model_of(text: str, constants: Mapping[str, AnyArray] | None = None) -> Model:
+    """A model under work from ONNX text; `constants` become initializers that the text may read by name."""
+    proto = onnx.parser.parse_model(text)
+    for name, array in (constants or {}).items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    proto = onnx.shape_inference.infer_shapes(proto)
+    ir_model = onnx_ir.from_proto(proto)
+    given = []
+    for graph in graphs(ir_model.graph):
+        for node in graph:
+            node.name = node.name or f"{node.op_type}:{node.outputs[0].name}"
+            node.meta["quantool.origins"] = (node.name,)
+            given.append(GivenNode(name=node.name, op_type=node.op_type, scope=""))
+    source = Source(path=None, folder=None, sha256="", opset=ir_model.opset_imports[""], size_bytes=0)
+    return Model(ir=ir_model, source=source, given=tuple(given))
+
+
+def run(model: Model, feed: Mapping[str, AnyArray]) -> list[AnyArray]:
+    """The outputs of a checked model in ONNX Runtime without optimizations."""
+    proto = onnx_ir.to_proto(model.ir)
+    onnx.checker.check_model(proto, full_check=True)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return session.run(None, dict(feed))
+
+
+def op_types(model: Model) -> list[str]:
+    """The operators of the main graph, in order."""
+    return [node.op_type for node in model.ir.graph]
+
+
+def normal(*shape: int, seed: int = 0) -> AnyArray:
+    """Standard normal float32 values."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
