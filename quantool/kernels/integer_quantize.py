@@ -1,0 +1,142 @@
+"""Quantize to integer codes with a float32 division: the hot loop of every command.
+
+Each slab makes four or five passes over scratch that stays in cache: divide, rint, add, clip, cast.
+Dividing, not multiplying by a reciprocal: the reciprocal differs after rounding on ties. np.clip, not
+np.minimum with a scalar, which NumPy does not vectorize. A NaN costs nothing where there is none: it raises
+the processor's invalid flag in the cast (or, as 0/0 and Inf/Inf, in the division), and only then the slab
+is done again with NaN set to ``qmin``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from quantool.kernels.dtypes import FLOAT16, FLOAT32, Array, IntegerGrid
+from quantool.kernels.flat_reader import FlatReader
+from quantool.kernels.granularity import SLAB_ELEMENTS, Layout, Slab, per_tensor_layout
+from quantool.kernels.parameter_source import BROADCAST_RUN, ParameterSource
+from quantool.kernels.slab_runner import run_over_slabs
+
+# NumPy's ufuncs buffer a broadcast operand; a buffer no longer than a run spares the copies.
+BROADCAST_BUFFER = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerJob:
+    """One call: the tensor and its codes, both flat, and the float32 parameters.
+
+    Attributes:
+        x: the tensor, flat.
+        codes: where the codes go, flat, in the grid's carrier type.
+        scale: float32, in the layout's parameter shape.
+        zero_point: float32, of the scale's shape or one element; None for zero.
+        layout: which parameter belongs to which element.
+        grid: the range of the codes.
+    """
+
+    x: Array | FlatReader
+    codes: Array
+    scale: Array
+    zero_point: Array | None
+    layout: Layout
+    grid: IntegerGrid
+
+
+def quantize_integer(job: IntegerJob, *, threads: int = 1) -> None:
+    """Write clip(rint(x / scale) + zero_point, qmin, qmax) into ``job.codes``.
+
+    x: float32[n] (float16, bfloat16, int32 are converted slab by slab). Ties go to even, Inf saturates, NaN
+        becomes
+    qmin: ONNX QuantizeLinear as ONNX Runtime computes it. Clamping before the zero point is added, as it
+        does, and
+    after, as here, is the same: both bounds are integers, and beyond 2**24 the sum saturates anyway.
+    """
+
+    def work(pieces: Iterable[Slab]) -> None:
+        _quantize_slabs(job, pieces)
+
+    run_over_slabs(job.layout, work, threads=threads)
+
+
+def _quantize_slabs(job: IntegerJob, pieces: Iterable[Slab]) -> None:
+    scales = ParameterSource(job.scale, job.layout)
+    zeros = None if job.zero_point is None else ParameterSource(job.zero_point, job.layout)
+    scratch = np.empty(min(job.codes.size, SLAB_ELEMENTS), FLOAT32)
+    with np.errstate(all="ignore", invalid="raise"):
+        if job.layout.inner >= BROADCAST_RUN and job.layout.size > 1:
+            np.setbufsize(BROADCAST_BUFFER)
+        for slab in pieces:
+            if slab.stop - slab.start > scratch.size:
+                scratch = np.empty(slab.stop - slab.start, FLOAT32)
+            zero = None if zeros is None else zeros.flat(slab)
+            _quantize_slab(job, slab, scales=scales, zero=zero, scratch=scratch[: slab.stop - slab.start])
+
+
+def _quantize_slab(job: IntegerJob, slab: Slab, *, scales: ParameterSource, zero: Array | None, scratch: Array) -> None:
+    codes = job.codes[slab.start : slab.stop]
+    try:
+        _divide(job.x[slab.start : slab.stop], slab, scales, scratch)
+        np.rint(scratch, out=scratch)
+        if zero is not None:
+            np.add(scratch, zero, out=scratch)
+        np.clip(scratch, np.float32(job.grid.qmin), np.float32(job.grid.qmax), out=scratch)
+        np.copyto(codes, scratch, casting="unsafe")
+    except FloatingPointError:
+        with np.errstate(all="ignore"):
+            _divide(job.x[slab.start : slab.stop], slab, scales, scratch)
+            np.rint(scratch, out=scratch)
+            if zero is not None:
+                np.add(scratch, zero, out=scratch)
+            scratch[np.isnan(scratch)] = job.grid.qmin
+            np.clip(scratch, np.float32(job.grid.qmin), np.float32(job.grid.qmax), out=scratch)
+            np.copyto(codes, scratch, casting="unsafe")
+    if job.grid.dtype != job.grid.carrier:
+        np.bitwise_and(codes, np.array(_low_bits(job.grid), codes.dtype), out=codes)
+
+
+def _low_bits(grid: IntegerGrid) -> int:
+    """ml_dtypes keeps a code below 8 bits in the low bits of its byte, the rest zero."""
+    return grid.qmax - grid.qmin
+
+
+def _divide(x: Array, slab: Slab, scales: ParameterSource, scratch: Array) -> None:
+    if x.dtype != FLOAT32:
+        _widen(x, scratch)
+        x = scratch
+    rows = scales.rows(slab)
+    if rows is None:
+        np.divide(x, scales.flat(slab), out=scratch)
+    else:
+        shape = (rows.shape[0], -1)
+        np.divide(x.reshape(shape), rows, out=scratch.reshape(shape))
+
+
+@cache
+def _half_to_single() -> Array:
+    """float32 of each of the 65,536 float16 bit patterns: reading it is twice as fast as NumPy's cast."""
+    table = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    table.flags.writeable = False
+    return table
+
+
+def _widen(x: Array, out: Array) -> None:
+    """Convert a slab to float32, exactly but for int32, which rounds."""
+    if x.dtype == FLOAT16:
+        np.take(_half_to_single(), x.view(np.uint16), out=out, mode="clip")
+    else:
+        np.copyto(out, x, casting="unsafe")
+
+
+def quantize_by_table(x: Array | FlatReader, codes: Array, *, table: Array, threads: int = 1) -> None:
+    """Write ``table[bits of x]`` into ``codes``: x float16[n], table of 65,536 codes."""
+
+    def work(pieces: Iterable[Slab]) -> None:
+        for slab in pieces:
+            bits = x[slab.start : slab.stop].view(np.uint16)
+            np.take(table, bits, out=codes[slab.start : slab.stop], mode="clip")
+
+    run_over_slabs(per_tensor_layout(codes.size), work, threads=threads)

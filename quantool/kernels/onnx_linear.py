@@ -1,0 +1,231 @@
+"""ONNX QuantizeLinear and DynamicQuantizeLinear, opsets 10 to 28 (SPEC.md sections 1 and 3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from quantool.kernels.dtypes import (
+    BFLOAT16,
+    FLOAT8_E8M0,
+    FLOAT16,
+    FLOAT32,
+    INT32,
+    INTEGER_GRIDS,
+    QUANTIZED,
+    Array,
+    DTypeName,
+    dtype_of,
+    listed,
+    require_dtype,
+    require_profile,
+)
+from quantool.kernels.flat_reader import flat_view
+from quantool.kernels.granularity import Layout, per_tensor_layout, resolve_layout, view_parameters
+from quantool.kernels.integer_quantize import IntegerJob, quantize_by_table, quantize_integer
+from quantool.kernels.quantize_rules import QuantizeRule, choose_rule, quantize_by_rule, supported_divisions
+
+X_TYPES = (FLOAT32, FLOAT16, BFLOAT16, INT32)
+SCALE_TYPES = (FLOAT32, FLOAT16, BFLOAT16, INT32, FLOAT8_E8M0)
+FIRST_OPSET, LAST_OPSET = 10, 28
+
+# A float16 tensor several times larger than the type itself is read through a table of all 65,536 values.
+HALF_PATTERNS = 1 << 16
+TABLE_FACTOR = 4
+
+
+def quantize_linear(
+    x: Array,
+    y_scale: Array,
+    y_zero_point: Array | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: DTypeName | None = None,
+    saturate: bool = True,
+    precision: DTypeName | None = None,
+    opset: int = 23,
+    profile: str = "ort",
+    threads: int = 1,
+) -> Array:
+    """Quantize x to saturate(round_half_even(x / y_scale) + y_zero_point), exactly as an oracle does.
+
+    x: float32, float16, bfloat16 or int32 [*S]. y_scale: [] per tensor, [S[axis]] per axis, or S with S[axis]
+    divided by block_size, rounded up. y_zero_point: of the scale's shape. Returns S in the zero point's
+    type, else in ``output_dtype``, else in uint8. NaN becomes qmin and Inf saturates (``profile="ref"``:
+    both qmin).
+
+    Memory: the output and, a thread, a few slabs of 128 Ki elements. Source: ONNX QuantizeLinear-10 to -25;
+        where
+    documents and implementations differ, SPEC.md section 1.
+
+    Args:
+        x: the values.
+        y_scale: the scale; float32, float16, bfloat16, int32 or float8_e8m0fnu.
+        y_zero_point: the zero point; its type decides the output's. Ignored in value by float8 outputs.
+        axis: the quantized axis, unless the scale is one element.
+        block_size: entries of the axis that share a scale; 0 for none.
+        output_dtype: type of the codes where there is no zero point.
+        saturate: float8 only: clip to the largest finite value instead of overflowing.
+        precision: type of the division, one of float32, float16, bfloat16.
+        opset: version of the operator; from 23 on the division is rounded to the scale's type.
+        profile: "ort" (ONNX Runtime, CPU) or "ref" (onnx reference evaluator).
+        threads: threads over the slabs of one tensor.
+
+    Raises:
+        TypeError: a dtype is not one of those allowed.
+        ValueError: shapes, axis, block_size, precision, opset or profile do not fit.
+    """
+    require_profile(profile)
+    if not FIRST_OPSET <= opset <= LAST_OPSET:
+        raise ValueError(f"opset is {opset}; QuantizeLinear is defined from {FIRST_OPSET} to {LAST_OPSET}.")
+    x, y_scale = np.asarray(x), np.asarray(y_scale)
+    require_dtype(x, X_TYPES, argument="x")
+    require_dtype(y_scale, SCALE_TYPES, argument="y_scale")
+    zero_point = None if y_zero_point is None else np.asarray(y_zero_point)
+    dtype = _output_dtype(zero_point, output_dtype)
+    lenient = profile == "ref"
+    layout = resolve_layout(x.shape, y_scale.shape, axis=axis, block_size=block_size, lenient=lenient)
+    zero_layout = layout
+    if zero_point is not None:
+        if lenient:
+            zero_layout = resolve_layout(x.shape, zero_point.shape, axis=axis, block_size=block_size, lenient=True)
+        else:
+            require_same_shape(zero_point, y_scale, argument="y_zero_point")
+    rule = choose_rule(
+        x=x.dtype,
+        scale=y_scale.dtype,
+        dtype=dtype,
+        precision=_precision(precision),
+        opset=opset,
+        saturate=saturate,
+        profile=profile,
+    )
+    y = np.empty(x.shape, dtype)
+    _fill(x, y, y_scale, zero_point, layouts=(layout, zero_layout), rule=rule, threads=threads)
+    return y
+
+
+def _fill(
+    x: Array,
+    y: Array,
+    scale: Array,
+    zero_point: Array | None,
+    *,
+    layouts: tuple[Layout, Layout],
+    rule: QuantizeRule,
+    threads: int,
+) -> None:
+    layout, grid = layouts[0], INTEGER_GRIDS.get(rule.dtype)
+    if x.dtype == FLOAT16 and grid is not None and scale.size == 1 and x.size >= TABLE_FACTOR * HALF_PATTERNS:
+        table = _half_table(scale, zero_point, rule)
+        quantize_by_table(flat_view(x), y.reshape(-1).view(grid.carrier), table=table, threads=threads)
+        return
+    flat, codes = flat_view(x), y.reshape(-1)
+    if grid is None or rule.wraps or rule.division != FLOAT32:
+        quantize_by_rule(flat, codes, scale=scale, zero_point=zero_point, layouts=layouts, rule=rule, threads=threads)
+        return
+    if zero_point is not None and not zero_point.any():
+        zero_point = None
+    job = IntegerJob(
+        x=flat,
+        codes=codes.view(grid.carrier),
+        scale=view_parameters(scale.astype(FLOAT32, copy=False), layout),
+        zero_point=None if zero_point is None else zero_point.astype(FLOAT32),
+        layout=layout,
+        grid=grid,
+    )
+    quantize_integer(job, threads=threads)
+
+
+def _half_table(scale: Array, zero_point: Array | None, rule: QuantizeRule) -> Array:
+    """The code of every float16 bit pattern under one scale, in the grid's carrier type."""
+    patterns = np.arange(HALF_PATTERNS, dtype=np.uint16)
+    table = np.empty(HALF_PATTERNS, rule.dtype)
+    layout = per_tensor_layout(HALF_PATTERNS)
+    quantize_by_rule(
+        patterns.view(FLOAT16),
+        table,
+        scale=scale,
+        zero_point=zero_point,
+        layouts=(layout, layout),
+        rule=rule,
+        threads=1,
+    )
+    return table.view(INTEGER_GRIDS[rule.dtype].carrier)
+
+
+def require_same_shape(zero_point: Array, scale: Array, *, argument: str) -> None:
+    """Raise ValueError unless the zero point has the scale's shape; [] and [1] count as equal."""
+    scalars = zero_point.size == scale.size == 1 and max(zero_point.ndim, scale.ndim) <= 1
+    if zero_point.shape != scale.shape and not scalars:
+        raise ValueError(f"{argument} has shape {list(zero_point.shape)}; it must be the scale's, {list(scale.shape)}.")
+
+
+def _output_dtype(zero_point: Array | None, output_dtype: DTypeName | None) -> np.dtype[Any]:
+    named = None if output_dtype is None else dtype_of(output_dtype, argument="output_dtype")
+    if zero_point is not None:
+        require_dtype(zero_point, QUANTIZED, argument="y_zero_point")
+        if named is not None and named != zero_point.dtype:
+            raise ValueError(
+                f"output_dtype is {named} but y_zero_point has dtype {zero_point.dtype}; they must be equal."
+            )
+        return zero_point.dtype
+    if named is None:
+        return np.dtype(np.uint8)
+    if named not in QUANTIZED:
+        raise TypeError(f"output_dtype is {named}; allowed: {listed(QUANTIZED)}.")
+    return named
+
+
+def _precision(precision: DTypeName | None) -> np.dtype[Any] | None:
+    if precision is None:
+        return None
+    found = dtype_of(precision, argument="precision")
+    if found not in supported_divisions():
+        raise ValueError(f"precision is {found}; allowed: {listed(supported_divisions())}.")
+    return found
+
+
+def dynamic_quantize_linear(x: Array, *, profile: str = "ort") -> tuple[Array, Array, Array]:
+    """Quantize float32 x to uint8 with the range of its own values, zero included (DynamicQuantizeLinear-11).
+
+    scale = (max - min) / 255, zero_point = round_half_even(clamp(-min / scale, 0, 255)), all in float32. ONNX
+    Runtime leaves NaN out of the range and gives scale 1 where all values are zero; the reference makes the
+    scale NaN or 1/255 there.
+
+    Returns:
+        uint8 codes of x's shape, the float32 scale [] and the uint8 zero point [].
+
+    Raises:
+        TypeError: x is not float32.
+        ValueError: the profile is unknown, or "ref" with an empty x.
+    """
+    require_profile(profile)
+    x = np.asarray(x)
+    require_dtype(x, (FLOAT32,), argument="x")
+    if profile == "ref" and x.size == 0:
+        raise ValueError(f"x has shape {list(x.shape)}; the reference evaluator refuses an empty x.")
+    with np.errstate(all="ignore"):
+        scale, zero_point = _dynamic_parameters(x, profile)
+    y = np.zeros(x.shape, np.uint8)
+    if not np.isnan(scale):  # the reference's NaN scale turns every code into 0
+        y = quantize_linear(x, scale, zero_point, opset=21)
+    return y, scale, zero_point
+
+
+def _dynamic_parameters(x: Array, profile: str) -> tuple[Array, Array]:
+    nothing = np.float32(0)
+    low, high = np.fmin.reduce, np.fmax.reduce
+    if profile == "ref":
+        low, high = np.minimum.reduce, np.maximum.reduce
+    lo = np.minimum(nothing, low(x, axis=None, initial=nothing))
+    hi = np.maximum(nothing, high(x, axis=None, initial=nothing))
+    if profile == "ref":
+        scale = (np.float32(1) if hi == lo else hi - lo) / np.float32(255)
+    else:
+        scale = np.float32(1) if hi == lo else (hi - lo) / np.float32(255)
+    zero = np.float32(0) - lo / scale
+    clamped = np.float32(255) if np.isnan(zero) else np.clip(zero, np.float32(0), np.float32(255))
+    return np.array(scale, FLOAT32), np.array(np.rint(clamped), np.uint8)
