@@ -1,0 +1,69 @@
+"""Reading the model that a runtime's optimizer wrote: its nodes in every scope, and what their inputs are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quantool.schema import NodeFact
+
+if TYPE_CHECKING:
+    import onnx
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizedGraph:
+    """An optimized model as facts; names are the runtime's, and tensors of different scopes may share one.
+
+    nodes: all scopes, attributes left out. dtypes: (scope, tensor) -> type of graph inputs and initializers,
+    the only tensors whose type the file states, in lower case.
+    """
+
+    nodes: tuple[NodeFact, ...]
+    dtypes: Mapping[tuple[str, str], str]
+
+
+def read_optimized(path: Path) -> OptimizedGraph:
+    """Read an optimized model without its external data."""
+    import onnx
+
+    model = onnx.load_model(str(path), load_external_data=False)
+    scopes = list(_scopes(model.graph, ""))
+    return OptimizedGraph(
+        nodes=tuple(_fact(node, scope) for scope, graph in scopes for node in graph.node),
+        dtypes={(scope, name): dtype for scope, graph in scopes for name, dtype in _typed(graph)},
+    )
+
+
+def _scopes(graph: onnx.GraphProto, scope: str) -> Iterator[tuple[str, onnx.GraphProto]]:
+    yield scope, graph
+    for position, node in enumerate(graph.node):
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                inner = f"{node.name or position}/{attribute.name}"
+                yield from _scopes(attribute.g, f"{scope}/{inner}" if scope else inner)
+
+
+def _fact(node: onnx.NodeProto, scope: str) -> NodeFact:
+    return NodeFact(
+        name=node.name,
+        op_type=node.op_type,
+        domain="" if node.domain == "ai.onnx" else node.domain,
+        scope=scope,
+        inputs=tuple(node.input),
+        outputs=tuple(node.output),
+        attributes={},
+        origins=(),
+    )
+
+
+def _typed(graph: onnx.GraphProto) -> Iterator[tuple[str, str]]:
+    import onnx
+
+    for value in graph.input:
+        if value.type.HasField("tensor_type"):
+            yield value.name, onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()
+    for tensor in graph.initializer:
+        yield tensor.name, onnx.TensorProto.DataType.Name(tensor.data_type).lower()

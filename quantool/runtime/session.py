@@ -1,0 +1,176 @@
+"""One ONNX Runtime session on the CPU, quiet, whose failures are ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as _state
+
+from quantool.errors import DataError, ModelError
+from quantool.schema import AnyArray, Feed
+
+# ONNX Runtime's classes share no parent but Exception. ValueError: its Python side on missing inputs;
+# RuntimeError: what pybind makes of a C++ exception without a class of its own.
+RUNTIME_ERRORS: Final = (
+    *(getattr(_state, name) for name in ("EPFail", "EngineError", "Fail", "InvalidArgument", "InvalidGraph")),
+    *(getattr(_state, name) for name in ("InvalidProtobuf", "NoModel", "NoSuchFile", "NotImplemented")),
+    *(getattr(_state, name) for name in ("RuntimeException", "ModelLoaded")),
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+MESSAGE_LENGTH: Final = 300
+
+_ERRORS_ONLY: Final = 4  # severity "fatal": what fails reaches us as an exception, the rest is noise on stderr
+_DTYPES: Final = {
+    "float": "float32",
+    "double": "float64",
+    "float8e4m3fn": "float8_e4m3fn",
+    "float8e4m3fnuz": "float8_e4m3fnuz",
+    "float8e5m2": "float8_e5m2",
+    "float8e5m2fnuz": "float8_e5m2fnuz",
+    "float4e2m1": "float4_e2m1fn",
+}
+
+
+class Optimization(StrEnum):
+    """How far ONNX Runtime may rewrite the graph at load."""
+
+    ALL = "all"
+    DISABLED = "disabled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loadable:
+    """A model that ONNX Runtime can load, and how.
+
+    model: serialized bytes, or the path of a file. folder: where external data lies; None for the folder of
+    the path, or where there is none. threads: 0 leaves the number to ONNX Runtime. label: what errors call
+    the model. optimized_to: a file to write the optimized model to, its large weights beside it.
+    """
+
+    model: bytes | Path
+    folder: Path | None = None
+    threads: int = 0
+    optimization: Optimization = Optimization.ALL
+    label: str = "the model"
+    optimized_to: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.threads < 0:
+            raise ValueError(f"threads is {self.threads}; it must be 0 (automatic) or more.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """An input or output of a session.
+
+    dtype: the NumPy or ml_dtypes name, "string", or ONNX Runtime's text (``seq(tensor(float))``) for what is
+    no tensor. shape: symbolic dimensions by name, unnamed ones None.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...]
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether a run gives an array for it."""
+        return "(" not in self.dtype
+
+
+class Session:
+    """A loaded model.
+
+    Attributes:
+        inputs: name -> port, in the model's order.
+        outputs: name -> port, in the model's order.
+
+    Raises:
+        ModelError: ``does-not-load``.
+    """
+
+    def __init__(self, source: Loadable) -> None:
+        model = source.model if isinstance(source.model, bytes) else str(source.model)
+        try:
+            self._session = onnxruntime.InferenceSession(model, _options(source), providers=["CPUExecutionProvider"])
+        except RUNTIME_ERRORS as error:
+            raise ModelError(
+                "does-not-load",
+                f"ONNX Runtime {onnxruntime.__version__} cannot load {source.label}: {shortened(error)}",
+                where=source.label,
+                fix="Mend what ONNX Runtime names, or use a version of it that knows the operator.",
+            ) from error
+        self.label = source.label
+        self.inputs = {port.name: port for port in map(_port, self._session.get_inputs())}
+        self.outputs = {port.name: port for port in map(_port, self._session.get_outputs())}
+        self._tensors = tuple(name for name, port in self.outputs.items() if port.is_tensor)
+
+    def run(self, feed: Feed, outputs: Sequence[str] | None = None, *, sample: int | str = "") -> dict[str, AnyArray]:
+        """Run one feed; entries of the feed that the model has no input for are left out.
+
+        outputs: the names wanted, all tensors among the outputs where None. sample: names the feed in errors.
+
+        Raises:
+            DataError: ``does-not-run``, naming the sample.
+        """
+        wanted = self._tensors if outputs is None else tuple(outputs)
+        known = {name: np.asarray(array) for name, array in feed.items() if name in self.inputs}
+        try:
+            arrays = self._session.run(list(wanted), known)
+        except RUNTIME_ERRORS as error:
+            raise DataError(
+                "does-not-run",
+                f"{self.label} fails on the sample: {shortened(error)}",
+                where=f"sample {sample}" if sample != "" else self.label,
+                fix=f"Give arrays that the model takes: {self._signature()}.",
+            ) from error
+        return dict(zip(wanted, map(np.asarray, arrays), strict=True))
+
+    def _signature(self) -> str:
+        return ", ".join(f"{p.name} {p.dtype}{list(p.shape)}" for p in self.inputs.values()) or "no input"
+
+
+def shortened(error: Exception) -> str:
+    """ONNX Runtime's own words without its tag, source paths and line breaks, at most 300 characters."""
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error))
+    text = re.sub(r"/\S*onnxruntime_src/\S+:\d+ ", "", text)
+    text = " ".join(text.split())
+    return text if len(text) <= MESSAGE_LENGTH else text[: MESSAGE_LENGTH - 3] + "..."
+
+
+def dtype_name(runtime_type: str) -> str:
+    """The NumPy name of ``tensor(float)`` and the like; what is no tensor keeps ONNX Runtime's text."""
+    match = re.fullmatch(r"tensor\((\w+)\)", runtime_type)
+    return runtime_type if match is None else _DTYPES.get(match[1], match[1])
+
+
+def _options(source: Loadable) -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _ERRORS_ONLY
+    options.intra_op_num_threads = source.threads
+    levels = onnxruntime.GraphOptimizationLevel
+    everything = source.optimization is Optimization.ALL
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if everything else levels.ORT_DISABLE_ALL
+    # Idle threads that spin would slow whatever runs next, such as the other side of a comparison.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    if source.folder is not None and isinstance(source.model, bytes):
+        key = "session.model_external_initializers_file_folder_path"
+        options.add_session_config_entry(key, str(source.folder))
+    if source.optimized_to is not None:
+        options.optimized_model_filepath = str(source.optimized_to)
+        key = "session.optimized_model_external_initializers_file_name"
+        options.add_session_config_entry(key, source.optimized_to.name + ".data")
+    return options
+
+
+def _port(argument: onnxruntime.NodeArg) -> Port:
+    shape = tuple(d if isinstance(d, int) else (d or None) for d in argument.shape or ())
+    return Port(name=argument.name, dtype=dtype_name(argument.type), shape=shape)

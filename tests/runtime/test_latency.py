@@ -1,0 +1,58 @@
+"""Latency: both sides run in turn, a bounded number of times."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import parser
+
+from quantool.runtime import latency
+from quantool.runtime.session import Loadable, Session
+
+TEXT = '<ir_version: 8, opset_import: ["" : 17]> g (float[N,N] x) => (float[N,N] y) { y = MatMul(x, x) }'
+SLOW = TEXT.replace("y = MatMul(x, x)", "a = MatMul(x, x)  b = MatMul(a, x)  c = MatMul(b, x)  y = MatMul(c, x)")
+
+
+def session(text: str) -> Session:
+    return Session(Loadable(model=parser.parse_model(text).SerializeToString(), threads=1))
+
+
+def feed() -> dict[str, np.ndarray]:
+    return {"x": np.ones((256, 256), "f")}
+
+
+def test_four_times_the_work_takes_longer() -> None:
+    measured = latency.interleaved(session(SLOW), session(TEXT), feeds=[feed()], budget_s=0.3)
+    assert measured.speedup > 1.5
+    assert measured.float_ms > measured.quantized_ms > 0
+
+
+class Recorder:
+    """Stands for a session and notes each run."""
+
+    def __init__(self, name: str, runs: list[str]) -> None:
+        self.name = name
+        self.runs = runs
+
+    def run(self, given: dict[str, np.ndarray]) -> None:
+        self.runs.append(f"{self.name}{int(given['x'])}")
+
+
+def recorded(budget_s: float) -> list[str]:
+    runs: list[str] = []
+    feeds = [{"x": np.array(0)}, {"x": np.array(1)}]
+    latency.interleaved(Recorder("f", runs), Recorder("q", runs), feeds=feeds, budget_s=budget_s)
+    return runs
+
+
+def test_sides_alternate_on_the_same_feed_after_a_warm_up() -> None:
+    assert recorded(0.0) == ["f0", "q0", *["f0", "q0", "q1", "f1"] * 2, "f0", "q0"]
+
+
+def test_runs_are_bounded_where_the_budget_is_not() -> None:
+    assert len(recorded(60.0)) == 2 + 2 * latency.MOST_ROUNDS
+
+
+def test_no_feed_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one feed"):
+        latency.interleaved(session(TEXT), session(TEXT), feeds=[])
