@@ -1,0 +1,1 @@
+"""Trained models out of public packages, real inputs made here, and the incumbent on the same data."""

@@ -1,0 +1,213 @@
+"""quantool's default beside the incumbent's best on every real model: `python -m tests.real.compare -o FILE.md`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import logging
+import math
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+
+from tests.real import incumbent, measure
+from tests.real.model import RealModel
+from tests.real.zoo import ZOO
+
+SQNR_MARGIN_DB = 0.5
+NOT_WORTH_IT = "not worth it"
+
+Quantize = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ours:
+    """What quantool's default came to: its report, and figures where it wrote a model."""
+
+    report: dict[str, Any]
+    figures: measure.Figures | None
+
+    @property
+    def verdict(self) -> str:
+        return str(self.report["verdict"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One row: a model's float metric, quantool's default and every configuration of the incumbent."""
+
+    model: RealModel
+    float_metric: float
+    ours: Ours
+    theirs: tuple[incumbent.Outcome, ...]
+
+    @property
+    def best(self) -> incumbent.Outcome | None:
+        return incumbent.best(self.model, list(self.theirs))
+
+
+def quantize_by_default(model: RealModel, quantize: Quantize) -> Ours:
+    """Quantize with nothing but the calibration data, and measure what was written."""
+    import quantool
+
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "quantized.onnx"
+        try:
+            result = quantize(str(model.path), data=list(model.calib()), output=str(target))
+        except quantool.NothingQuantizedError as error:
+            return Ours(report=error.report.to_dict(), figures=None)
+        return Ours(report=result.report.to_dict(), figures=measure.figures(model, target))
+
+
+def compare(name: str, quantize: Quantize) -> Comparison:
+    """Measure one model of the zoo three ways: float, quantool's default, the incumbent."""
+    silence_incumbent()
+    model = ZOO[name]()
+    return Comparison(
+        model=model,
+        float_metric=model.evaluate(measure.runner(model.path)),
+        ours=quantize_by_default(model, quantize),
+        theirs=tuple(incumbent.outcomes(model)),
+    )
+
+
+def silence_incumbent() -> None:
+    """Keep its advice and the runtime's remarks on its models out of the output."""
+    logging.getLogger().setLevel(logging.ERROR)
+    onnxruntime.set_default_logger_severity(3)
+
+
+def metric_shortfall(row: Comparison) -> float:
+    """Return by how much the task metric is worse than the incumbent's best, beyond the resolution; <= 0 is fine."""
+    best = row.best
+    if best is None or best.figures is None or row.ours.figures is None:
+        return 0.0
+    return -row.model.gain(row.ours.figures.metric, best.figures.metric) - row.model.resolution
+
+
+def sqnr_shortfall(row: Comparison) -> float:
+    """Return by how many dB the SQNR is worse than the incumbent's best, beyond 0.5 dB; <= 0 is fine."""
+    best = row.best
+    if best is None or best.figures is None or row.ours.figures is None:
+        return 0.0
+    return best.figures.sqnr_db - row.ours.figures.sqnr_db - SQNR_MARGIN_DB
+
+
+def is_declared_not_worth_it(row: Comparison) -> bool:
+    """Return whether the verdict itself advises against the quantized model."""
+    return row.ours.figures is None or NOT_WORTH_IT in row.ours.verdict
+
+
+COLUMNS = (
+    "model",
+    "task metric",
+    "float",
+    "quantool",
+    "SQNR dB",
+    "speed-up",
+    "size",
+    "coverage",
+    "incumbent's best",
+    "SQNR dB",
+    "speed-up",
+    "size",
+    "its configuration",
+    "verdict",
+)
+
+
+def table(rows: Sequence[Comparison]) -> str:
+    """Return the comparison as a Markdown table; a figure in which the incumbent is ahead is bold on its side."""
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
+    lines += ["| " + " | ".join(_cells(row)) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _cells(row: Comparison) -> list[str]:
+    best = row.best
+    theirs = None if best is None else best.figures
+    coverage = row.ours.report["coverage"]["nodes"]
+    their_cells = _figures(theirs)
+    if metric_shortfall(row) > 0:
+        their_cells[0] = f"**{their_cells[0]}**"
+    if sqnr_shortfall(row) > 0:
+        their_cells[1] = f"**{their_cells[1]}**"
+    return [
+        row.model.name,
+        f"{row.model.metric} (± {row.model.resolution:.4f})",
+        f"{row.float_metric:.4f}",
+        *_figures(row.ours.figures),
+        "-" if coverage is None else f"{coverage:.0%}",
+        *their_cells,
+        row.theirs[0].error or "failed" if best is None else best.config,
+        row.ours.verdict.replace("|", "\\|"),
+    ]
+
+
+def _figures(figures: measure.Figures | None) -> list[str]:
+    if figures is None:
+        return ["-", "-", "-", "-"]
+    sqnr = "exact" if math.isinf(figures.sqnr_db) else f"{figures.sqnr_db:.1f}"
+    return [f"{figures.metric:.4f}", sqnr, f"{figures.speedup:.2f}", f"{figures.size_ratio:.2f}"]
+
+
+def document(rows: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """Return the comparison as strict JSON data; an SQNR of exact outputs is null."""
+    return [
+        {
+            "model": row.model.name,
+            "metric": row.model.metric,
+            "resolution": row.model.resolution,
+            "float": row.float_metric,
+            "quantool": {
+                "figures": _finite(row.ours.figures),
+                "coverage": row.ours.report["coverage"],
+                "verdict": row.ours.verdict,
+            },
+            "incumbent": [
+                {"config": outcome.config, "figures": _finite(outcome.figures), "error": outcome.error}
+                for outcome in row.theirs
+            ],
+            "incumbent_best": None if row.best is None else row.best.config,
+        }
+        for row in rows
+    ]
+
+
+def _finite(figures: measure.Figures | None) -> dict[str, float | None] | None:
+    if figures is None:
+        return None
+    return {name: value if math.isfinite(value) else None for name, value in dataclasses.asdict(figures).items()}
+
+
+def write(rows: Sequence[Comparison], target: Path) -> None:
+    """Write the table to `target`, and the data beside it as JSON."""
+    target.write_text(table(rows), encoding="utf-8")
+    text = json.dumps(document(rows), indent=1, allow_nan=False)
+    target.with_suffix(".json").write_text(text + "\n", encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Compare the models named on the command line, or all of them."""
+    import quantool
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"any of {', '.join(ZOO)}; all by default")
+    parser.add_argument("-o", "--output", type=Path, help="Markdown file to write, with a .json beside it")
+    options = parser.parse_args(arguments)
+    unknown = sorted(set(options.models) - set(ZOO))
+    if unknown:
+        parser.error(f"no such model: {', '.join(unknown)}; there are {', '.join(ZOO)}")
+    rows = [compare(name, quantool.quantize) for name in options.models or ZOO]
+    print(table(rows))
+    if options.output is not None:
+        write(rows, options.output)
+
+
+if __name__ == "__main__":
+    main()
