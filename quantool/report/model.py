@@ -1,0 +1,208 @@
+"""Report: everything a run found and decided. Its `to_dict` is the JSON document ``quantool/1``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from quantool.errors import GateError, NothingQuantizedError, QuantoolError
+from quantool.schema import Latency, Note, OutputComparison, Reason
+
+SCHEMA: Final = "quantool/1"
+
+
+class Status(StrEnum):
+    """How a run ended."""
+
+    DONE = "done"
+    GATE_FAILED = "gate-failed"
+    REFUSED = "refused"
+    NOTHING_QUANTIZED = "nothing-quantized"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """The model as given; None where the run did not come to know it."""
+
+    path: str | None
+    sha256: str | None = None
+    opset: int | None = None
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputInfo:
+    """What was written. size_bytes: the model file and its external data."""
+
+    path: str | None
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataInfo:
+    """The feeds behind the ranges. source: as a person would name it; held_out: verified on other feeds."""
+
+    source: str
+    samples: int
+    held_out: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRow:
+    """One node of the model as given. decision: quantized or kept; runs_as: integer or float."""
+
+    name: str
+    op_type: str
+    scope: str
+    decision: str
+    into: str | None = None
+    runs_as: str | None = None
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorRow:
+    """One quantized tensor. scale, zero_point: one number, or one a channel; range: (lo, hi) that was chosen."""
+
+    name: str
+    dtype: str
+    scale: float | tuple[float, ...] | None = None
+    zero_point: int | tuple[int, ...] | None = None
+    range: tuple[float, float] | None = None
+    observed_min: float | None = None
+    observed_max: float | None = None
+    clipped_share: float | None = None
+    sqnr_db: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """Fractions of the model that became integers; None where unknown."""
+
+    nodes: float | None
+    macs: float | None
+    weight_bytes: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """Float against quantized, over `samples` feeds."""
+
+    samples: int
+    outputs: Mapping[str, OutputComparison]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeInfo:
+    """The optimized model. fused: integer operators by type; left: remaining Q and DQ by type."""
+
+    fused: Mapping[str, int]
+    left: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyInfo:
+    """Median times of one run, and how many times faster the result is."""
+
+    float_ms: float
+    quantized_ms: float
+    speedup: float
+
+    @classmethod
+    def of(cls, latency: Latency) -> LatencyInfo:
+        """The measured medians with their ratio."""
+        return cls(float_ms=latency.float_ms, quantized_ms=latency.quantized_ms, speedup=latency.speedup)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """A limit that the user set. value: None where it could not be measured, which does not pass."""
+
+    name: str
+    limit: float
+    value: float | None
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """An error as data: the four texts of a QuantoolError."""
+
+    code: str
+    what: str
+    where: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One run. Fields stand in the order of the JSON document; new ones go to the end."""
+
+    command: str
+    status: Status = Status.DONE
+    exit_code: int = 0
+    model: ModelInfo | None = None
+    output: OutputInfo | None = None
+    recipe: Mapping[str, object] | None = None
+    data: DataInfo | None = None
+    nodes: tuple[NodeRow, ...] = ()
+    tensors: tuple[TensorRow, ...] = ()
+    coverage: Coverage | None = None
+    verification: Verification | None = None
+    runtime: RuntimeInfo | None = None
+    latency: LatencyInfo | None = None
+    gates: tuple[Gate, ...] = ()
+    verdict: str | None = None
+    warnings: tuple[Note, ...] = ()
+    errors: tuple[Failure, ...] = field(default=())
+
+    @classmethod
+    def failed(cls, command: str, error: QuantoolError, *, model: str | None = None) -> Report:
+        """The report of a run that an error ended: what the error carries so far, else the model's path alone."""
+        base = error.report
+        if base is None:
+            base = cls(command=command, model=None if model is None else ModelInfo(path=model))
+        return replace(base, status=status_of(error), exit_code=error.exit_code, errors=(Failure(**error.to_dict()),))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The strict JSON document: every key present, null where unknown, no NaN or infinity."""
+        return {"schema": SCHEMA, **plain(self)}
+
+
+def status_of(error: QuantoolError) -> Status:
+    """The status that an error leaves a run in."""
+    if isinstance(error, GateError):
+        return Status.GATE_FAILED
+    if isinstance(error, NothingQuantizedError):
+        return Status.NOTHING_QUANTIZED
+    return Status.REFUSED if error.exit_code == 2 else Status.FAILED
+
+
+def plain(value: object) -> Any:
+    """Frozen data as what strict JSON holds; NaN and infinity become None, half surrogates escapes."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {spec.name: plain(getattr(value, spec.name)) for spec in fields(value)}
+    if isinstance(value, Mapping):
+        return {_text(str(key)): plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    if isinstance(value, np.generic | np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, str | Path):
+        return _text(str(value))
+    return value
+
+
+def _text(text: str) -> str:
+    """Text that UTF-8 can hold: file names may carry undecodable bytes as lone surrogates."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
