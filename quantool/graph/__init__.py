@@ -1,0 +1,27 @@
+"""The graph: the only package that imports onnx and onnx_ir, and it does so when a function is called."""
+
+from __future__ import annotations
+
+from quantool.graph.facts import constant, facts
+from quantool.graph.inputs import input_specs
+from quantool.graph.load import Loaded, already_quantized, checker_error, decode_tensor, read
+from quantool.graph.macs import macs
+from quantool.graph.model import Model, Source
+from quantool.graph.prepare import prepare
+from quantool.graph.serialize import serialize
+
+__all__ = [
+    "Loaded",
+    "Model",
+    "Source",
+    "already_quantized",
+    "checker_error",
+    "constant",
+    "decode_tensor",
+    "facts",
+    "input_specs",
+    "macs",
+    "prepare",
+    "read",
+    "serialize",
+]
