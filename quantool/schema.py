@@ -295,13 +295,13 @@ class QuantParams:
 class WeightParams:
     """A weight's parameters and its codes, made on demand so that only one weight is in memory.
 
-    key: equal keys mean equal codes (shared weights are stored once). codes(): the integers, the weight's
-    shape. bias: int32 codes or None; its scale is activation scale x weight scale.
+    key: equal keys mean equal codes (shared weights are stored once). codes(): the integers, of that shape. bias: int32 codes or None; its scale is activation scale x weight scale.
     """
 
     spec: WeightSpec
     params: QuantParams
     key: str
+    shape: tuple[int, ...]
     codes: Callable[[], AnyArray]
     bias: IntArray | None = None
     bias_scale: FloatArray | None = None

@@ -1,0 +1,42 @@
+"""Planning: (facts, recipe, target) -> Plan. Decides and explains; touches no tensor."""
+
+from __future__ import annotations
+
+from quantool.plan.context import Context, Findings
+from quantool.plan.dynamic import plan_rangeless
+from quantool.plan.findings import examine
+from quantool.plan.selection import select
+from quantool.plan.settings import Settings, resolve
+from quantool.plan.static import plan_static
+from quantool.recipe import Recipe
+from quantool.schema import GraphFacts, Mode, Plan
+from quantool.targets import Target
+
+__all__ = ["Findings", "Settings", "examine", "make_plan", "resolve"]
+
+
+def make_plan(
+    facts: GraphFacts,
+    recipe: Recipe,
+    *,
+    target: Target,
+    mode: Mode,
+    findings: Findings | None = None,
+) -> Plan:
+    """Decide every node of a model.
+
+    mode: AUTO means `auto` without data: dynamic where a fused kernel exists, weight-only elsewhere.
+    findings: what statistics taught after a first plan. Raises OptionError for impossible options.
+    """
+    mixed = mode is Mode.AUTO
+    settings = resolve(recipe, target, Mode.DYNAMIC if mixed else mode)
+    ctx = Context(
+        facts=facts,
+        settings=settings,
+        target=target,
+        choices=select(facts, recipe),
+        findings=findings or Findings(),
+    )
+    if mode is Mode.STATIC:
+        return plan_static(ctx)
+    return plan_rangeless(ctx, mixed=mixed)

@@ -1,0 +1,113 @@
+"""Which weighted nodes the target runs as integers, and why the others do not."""
+
+from __future__ import annotations
+
+from quantool.ops import Role, op_of, weight_axis
+from quantool.plan.context import Context
+from quantool.plan.patterns import NORMALIZATIONS, RECURRENT
+from quantool.plan.reasons import reason
+from quantool.plan.regions import Unit, absorb
+from quantool.schema import NodeFact, Reason, WeightSpec
+
+
+def anchor_unit(ctx: Context, node: NodeFact) -> Unit:
+    """The unit of an accepted anchor: its operands, and its output where the kernel writes integers."""
+    inputs = (0,) if ctx.is_constant(node.inputs[1]) else (0, 1)
+    kernel = ctx.kernel(node)
+    required = kernel is not None and (kernel.output == "required" or ctx.settings.format.value == "qoperator")
+    if not required:
+        return Unit(node=node, role=Role.ANCHOR, inputs=inputs, ends=(node.outputs[0],), integer_output=False)
+    end, absorbed, bounds = absorb(ctx, node)
+    return Unit(node=node, role=Role.ANCHOR, inputs=inputs, ends=(end,), absorbed=absorbed, bounds=bounds)
+
+
+def refusal(ctx: Context, node: NodeFact) -> Reason | None:
+    """Why a weighted node cannot be an anchor of a static plan, or None."""
+    if (veto := ctx.veto(node)) is not None:
+        return veto
+    if node.scope:
+        return reason("in-subgraph")
+    if node.op_type in RECURRENT:
+        return reason("recurrent")
+    if ctx.kernel(node) is None:
+        return reason("no-integer-kernel")
+    return weight_refusal(ctx, node) or _form_refusal(ctx, node)
+
+
+def weight_refusal(ctx: Context, node: NodeFact) -> Reason | None:
+    """What its operands forbid, in any mode: types, and weights that are no constants."""
+    operand, weight = node.inputs[0], node.inputs[1]
+    kinds = {ctx.facts.tensors[t].dtype for t in (operand, weight) if t in ctx.facts.tensors}
+    if "" in kinds:
+        return reason("unknown-type")
+    if kinds != {"float32"}:
+        return reason("not-float")
+    if ctx.is_constant(operand):
+        return reason("constant-first-operand")
+    if not ctx.is_constant(weight):
+        return reason("activation-matmul" if node.op_type == "MatMul" else "weight-not-constant")
+    if ctx.size(weight) in (0, None):
+        return reason("unsupported-form", "Its weight is empty.")
+    return None
+
+
+def _form_refusal(ctx: Context, node: NodeFact) -> Reason | None:
+    rank = ctx.rank(node.inputs[1]) or 0
+    bias_index = op_of(node).bias
+    bias = node.inputs[bias_index] if bias_index is not None and len(node.inputs) > bias_index else ""
+    if bias and not ctx.is_constant(bias):
+        return reason("bias-not-constant")
+    if node.op_type == "MatMul" and rank < 2:
+        return reason("unsupported-form", "Its weight is a vector.")
+    if node.op_type == "Gemm":
+        factors = (node.attributes.get("alpha", 1.0), node.attributes.get("beta", 1.0))
+        flat = not bias or ctx.rank(bias) == 1
+        if factors != (1.0, 1.0) or node.attributes.get("transA", 0) or not flat:
+            return reason("unsupported-form")
+    return None
+
+
+def weight_spec(ctx: Context, node: NodeFact, activation: str | None) -> WeightSpec:
+    """How the weight of an accepted anchor becomes integers; activation: the input whose scale its bias uses."""
+    settings = ctx.settings
+    tensor = node.inputs[1]
+    channel = weight_axis(node, ctx.rank(tensor) or 0)
+    axis, block = (channel, 0) if settings.axis_scales else (None, 0)
+    if settings.block_size and node.op_type in ("MatMul", "Gemm") and channel is not None:
+        axis, block = 1 - channel, settings.block_size
+    elif settings.block_size:
+        axis = channel
+    bias_index = op_of(node).bias
+    bias = node.inputs[bias_index] if bias_index is not None and len(node.inputs) > bias_index else ""
+    return WeightSpec(
+        node=node.name,
+        index=1,
+        tensor=tensor,
+        dtype=settings.weights,
+        axis=axis,
+        block_size=block,
+        bits=settings.weight_bits,
+        symmetric=settings.weights.startswith("int"),
+        bias=bias if bias and activation is not None else None,
+        activation=activation,
+    )
+
+
+def kept_reason(ctx: Context, node: NodeFact, patterns: dict[str, str]) -> Reason:
+    """Why a node that is no anchor and joined no region stays in float."""
+    if (veto := ctx.veto(node)) is not None:
+        return veto
+    if node.scope:
+        return reason("in-subgraph")
+    if node.op_type in NORMALIZATIONS:
+        return reason("normalization")
+    if node.name in patterns:
+        return reason(patterns[node.name])
+    dtypes = {ctx.facts.tensors[t].dtype for t in (*node.inputs, *node.outputs) if t in ctx.facts.tensors}
+    if not any(d.startswith(("float", "bfloat")) for d in dtypes):
+        return reason("unknown-type" if dtypes == {""} else "not-float")
+    if ctx.role(node) in (Role.FOLLOWER, Role.MOVER, Role.RECTIFIER, Role.ISLAND):
+        return reason("not-between-integers")
+    if op_of(node).role is not None:
+        return reason("no-integer-kernel")
+    return reason("float-function")

@@ -1,0 +1,102 @@
+"""What every planner reads: facts, settings, target and the user's choices, in one frozen value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from quantool.ops import Role, op_of
+from quantool.plan.selection import Choice
+from quantool.plan.settings import Settings
+from quantool.schema import GraphFacts, NodeFact, Reason
+from quantool.targets import Kernel, Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What the statistics taught: nodes to keep in float, and Concats whose tensors share one scale."""
+
+    keep: Mapping[str, Reason] = field(default_factory=lambda: MappingProxyType({}))
+    unify: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """The inputs of planning."""
+
+    facts: GraphFacts
+    settings: Settings
+    target: Target
+    choices: Mapping[str, Choice]
+    findings: Findings
+
+    def kernel(self, node: NodeFact) -> Kernel | None:
+        """The target's kernel for a node in the chosen format, or None."""
+        kernel = self.target.kernel(node.domain, node.op_type)
+        return kernel if kernel is not None and self.settings.format.value in kernel.formats else None
+
+    def veto(self, node: NodeFact) -> Reason | None:
+        """Why the user or the findings keep a node in float, or None."""
+        return self.choices[node.name].reason or self.findings.keep.get(node.name)
+
+    def asked(self, node: NodeFact) -> bool:
+        """Whether the user named the node."""
+        return self.choices[node.name].asked
+
+    def is_float32(self, tensor: str) -> bool:
+        """Whether a tensor is known to hold float32."""
+        fact = self.facts.tensors.get(tensor)
+        return fact is not None and fact.dtype == "float32"
+
+    def is_constant(self, tensor: str) -> bool:
+        """Whether a tensor is an initializer."""
+        fact = self.facts.tensors.get(tensor)
+        return fact is not None and fact.is_constant
+
+    def rank(self, tensor: str) -> int | None:
+        """The number of dimensions, None if unknown."""
+        fact = self.facts.tensors.get(tensor)
+        return None if fact is None or fact.shape is None else len(fact.shape)
+
+    def size(self, tensor: str) -> int | None:
+        """The number of elements where every dimension is known, else None."""
+        fact = self.facts.tensors.get(tensor)
+        if fact is None or fact.shape is None:
+            return None
+        total = 1
+        for extent in fact.shape:
+            if not isinstance(extent, int):
+                return None
+            total *= extent
+        return total
+
+    def role(self, node: NodeFact) -> Role | None:
+        """What a node may be, given its attributes and the target's kernels."""
+        role = op_of(node).role
+        if role is Role.MOVER and (self.kernel(node) is None or not self._moves_only(node)):
+            return Role.ISLAND if self._moves_only(node) else None
+        if role is Role.ISLAND and not self._pads_in_range(node):
+            return None
+        if role is Role.FOLLOWER and self.kernel(node) is None:
+            return None
+        return role
+
+    def _moves_only(self, node: NodeFact) -> bool:
+        """Whether an operator of a mover's type really only moves values of input 0."""
+        if node.op_type == "Resize":
+            mode = node.attributes.get("mode", "nearest")
+            rule = node.attributes.get("coordinate_transformation_mode", "half_pixel")
+            return mode == "nearest" and rule != "tf_crop_and_resize"
+        if node.op_type == "MaxPool":
+            return len([o for o in node.outputs if o]) == 1
+        return not self.is_constant(node.inputs[0])
+
+    def _pads_in_range(self, node: NodeFact) -> bool:
+        """Whether Pad writes only values that its input's scale represents exactly."""
+        if node.attributes.get("mode", "constant") != "constant":
+            return True
+        if len(node.inputs) < 3 or not node.inputs[2]:
+            return float(node.attributes.get("value", 0.0)) == 0.0  # type: ignore[arg-type]  # a float attribute
+        value = self.facts.values.get(node.inputs[2])
+        return value is not None and value.size == 1 and float(value.reshape(-1)[0]) == 0.0

@@ -1,0 +1,257 @@
+"""The static plan: units and regions, then the parameters that their tensors share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from quantool.ops import Role, ScaleRule, op_of
+from quantool.plan.anchors import anchor_unit, kept_reason, refusal, weight_spec
+from quantool.plan.context import Context
+from quantool.plan.embeddings import KERNEL as EMBEDDING
+from quantool.plan.embeddings import embedding_decision, embedding_spec
+from quantool.plan.patterns import named_patterns, reaching_spectrum
+from quantool.plan.reasons import reason
+from quantool.plan.regions import Regions, Unit, find_regions
+from quantool.schema import INTEGER_BITS, ActivationSpec, Decision, Note, Plan, Reason, WeightSpec
+
+#: what these read is never clipped: a cut-off score or gate changes the answer
+_EXACT_READERS = frozenset({"Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid"})
+#: kept nodes of these types are quantized by the runtime when they stand between a DQ and a Q
+_SELF_QUANTIZED = frozenset({"Conv", "ConvTranspose", "Gemm"})
+
+
+def plan_static(ctx: Context) -> Plan:
+    """Decide every node of a static model."""
+    accepted, refused = _anchors(ctx)
+    regions = find_regions(ctx, accepted)
+    activations = _activations(ctx, regions)
+    decisions, notes = _decisions(ctx, regions, refused)
+    weights = [w for u in regions.units.values() for w in _weights(ctx, u)]
+    weights += [embedding_spec(ctx, n) for n in ctx.facts.nodes if decisions[n.name].kernel == EMBEDDING]
+    return Plan(
+        mode=ctx.settings.mode,
+        format=ctx.settings.format,
+        target=ctx.target.name,
+        opset=ctx.settings.opset,
+        decisions=decisions,
+        activations=activations,
+        weights=tuple(weights),
+        barriers=_barriers(ctx, regions, activations),
+        notes=notes,
+    )
+
+
+def _anchors(ctx: Context) -> tuple[dict[str, Unit], dict[str, Reason]]:
+    spectral = reaching_spectrum(ctx.facts)
+    accepted: dict[str, Unit] = {}
+    refused: dict[str, Reason] = {}
+    for node in ctx.facts.nodes:
+        if op_of(node).role is not Role.ANCHOR:
+            continue
+        why = refusal(ctx, node)
+        if why is not None and why.code == "activation-matmul" and ctx.asked(node):
+            why = None
+        if why is None and node.outputs[0] in spectral and not ctx.asked(node):
+            why = reason("before-log")
+        if why is None:
+            accepted[node.name] = anchor_unit(ctx, node)
+        else:
+            refused[node.name] = why
+    return accepted, refused
+
+
+def _weights(ctx: Context, unit: Unit) -> list[WeightSpec]:
+    """The weight of an anchor, and constants that a follower reads as operands."""
+    constants = [i for i in unit.inputs if ctx.is_constant(unit.node.inputs[i])]
+    if unit.role is Role.ANCHOR:
+        if not ctx.is_constant(unit.node.inputs[1]):
+            return []
+        return [weight_spec(ctx, unit.node, unit.reads[0])]
+    return [
+        WeightSpec(
+            node=unit.node.name,
+            index=i,
+            tensor=unit.node.inputs[i],
+            dtype=ctx.settings.activations,
+            axis=None,
+            bits=INTEGER_BITS[ctx.settings.activations],
+            symmetric=False,
+        )
+        for i in constants
+    ]
+
+
+# --- parameters -----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Groups:
+    """Union-find over tensors; the root is the tensor that was there first."""
+
+    parent: dict[str, str]
+
+    def root(self, tensor: str) -> str:
+        while self.parent.setdefault(tensor, tensor) != tensor:
+            self.parent[tensor] = self.parent[self.parent[tensor]]
+            tensor = self.parent[tensor]
+        return tensor
+
+    def join(self, first: str, second: str) -> None:
+        self.parent[self.root(second)] = self.root(first)
+
+
+def _activations(ctx: Context, regions: Regions) -> dict[str, ActivationSpec]:
+    """One spec for every tensor that some unit reads or writes as integers."""
+    specs: dict[str, ActivationSpec] = {}
+    groups = _Groups({})
+    for unit in regions.units.values():
+        for tensor in unit.reads:
+            if not ctx.is_constant(tensor) and tensor not in specs:
+                specs[tensor] = _own_spec(ctx, tensor, regions)
+        if unit.integer_output:
+            for end in unit.ends:
+                specs[end] = _end_spec(ctx, unit, end, specs)
+                if op_of(unit.node).rule is ScaleRule.SAME:
+                    groups.join(unit.reads[0], end)
+        if unit.node.name in ctx.findings.unify:
+            for tensor in unit.reads:
+                if tensor in specs:
+                    groups.join(tensor, unit.ends[0])
+    return {name: replace(spec, group=groups.root(name)) for name, spec in specs.items()}
+
+
+def _own_spec(ctx: Context, tensor: str, regions: Regions) -> ActivationSpec:
+    """The spec of a tensor with a float producer, a graph input or an operand."""
+    producer = ctx.facts.producer(tensor)
+    fixed = op_of(producer).fixed if producer is not None and tensor in regions.gates else None
+    return ActivationSpec(
+        name=tensor,
+        dtype=ctx.settings.activations,
+        group=tensor,
+        statistic=tensor,
+        fixed=fixed,
+        exact=_feeds_exact(ctx, tensor),
+    )
+
+
+def _end_spec(ctx: Context, unit: Unit, end: str, specs: Mapping[str, ActivationSpec]) -> ActivationSpec:
+    """The spec of what a unit writes: its own statistic, or that of the tensor it moves."""
+    row = op_of(unit.node)
+    own = ActivationSpec(
+        name=end,
+        dtype=ctx.settings.activations,
+        group=end,
+        statistic=end,
+        fixed=row.fixed,
+        bounds=unit.bounds,
+        exact=_feeds_exact(ctx, end),
+        replaces=unit.role is not Role.ISLAND,
+    )
+    if row.rule is not ScaleRule.SAME:
+        return own
+    moved = specs[unit.reads[0]]
+    return replace(
+        own, statistic=moved.statistic, fixed=moved.fixed, bounds=moved.bounds, exact=moved.exact or own.exact
+    )
+
+
+def _feeds_exact(ctx: Context, tensor: str) -> bool:
+    """Whether a Softmax, a gate or the graph's output reads the tensor, data movers in between included."""
+    pending, seen = [tensor], {tensor}
+    while pending:
+        fact = ctx.facts.tensors[pending.pop()]
+        if fact.is_output:
+            return True
+        for use in fact.readers:
+            node = ctx.facts.by_name[use.node]
+            if node.op_type in _EXACT_READERS:
+                return True
+            if op_of(node).role is Role.MOVER and use.index == 0:
+                fresh = [o for o in node.outputs if o and o not in seen]
+                seen.update(fresh)
+                pending.extend(fresh)
+    return False
+
+
+def _barriers(ctx: Context, regions: Regions, activations: Mapping[str, ActivationSpec]) -> tuple[str, ...]:
+    """Kept weighted nodes whose input exists as integers only: PLACEMENT.md, trap 1."""
+    return tuple(
+        node.name
+        for node in ctx.facts.nodes
+        if node.op_type in _SELF_QUANTIZED
+        and node.name not in regions.units
+        and (spec := activations.get(node.inputs[0])) is not None
+        and spec.replaces
+    )
+
+
+# --- decisions ------------------------------------------------------------------------------------------
+
+
+def _decisions(
+    ctx: Context, regions: Regions, refused: Mapping[str, Reason]
+) -> tuple[dict[str, Decision], tuple[Note, ...]]:
+    """One decision for each node, in the order of the nodes."""
+    patterns = dict(named_patterns(ctx.facts))
+    inside = {name: unit for unit in regions.units.values() for name in unit.absorbed}
+    decisions: dict[str, Decision] = {}
+    for node in ctx.facts.nodes:
+        if (unit := regions.units.get(node.name)) is not None:
+            decisions[node.name] = _unit_decision(ctx, unit)
+        elif (host := inside.get(node.name)) is not None:
+            decisions[node.name] = _absorbed_decision(ctx, node.name, host)
+        elif (table := embedding_decision(ctx, node)) is not None:
+            decisions[node.name] = table
+        else:
+            why = refused.get(node.name) or kept_reason(ctx, node, patterns)
+            decisions[node.name] = Decision(node=node.name, quantized=False, reason=why)
+    return decisions, tuple(_type_notes(ctx, regions.units.values()))
+
+
+def _unit_decision(ctx: Context, unit: Unit) -> Decision:
+    kernel = ctx.kernel(unit.node)
+    if unit.role is Role.ISLAND or kernel is None:
+        return Decision(node=unit.node.name, quantized=False, inputs=unit.inputs, reason=reason("shares-parameters"))
+    return Decision(
+        node=unit.node.name,
+        quantized=True,
+        kernel=kernel.name,
+        inputs=unit.inputs,
+        expected=_expected(ctx, unit),
+    )
+
+
+def _absorbed_decision(ctx: Context, name: str, host: Unit) -> Decision:
+    kernel = ctx.kernel(host.node)
+    return Decision(
+        node=name,
+        quantized=True,
+        kernel="" if kernel is None else kernel.name,
+        into=host.node.name,
+        expected=_expected(ctx, host),
+    )
+
+
+def _expected(ctx: Context, unit: Unit) -> str:
+    """Whether the target's kernel takes the chosen types."""
+    kernel = ctx.kernel(unit.node)
+    settings = ctx.settings
+    fits = kernel is not None and settings.activations in kernel.activations
+    if unit.role is Role.ANCHOR:
+        fits = fits and kernel is not None and settings.weights in kernel.weights and not settings.block_size
+    return "integer" if fits else "float"
+
+
+def _type_notes(ctx: Context, units: Iterable[Unit]) -> Iterable[Note]:
+    """One warning where the types that the user named run as float."""
+    floating = [u.node.name for u in units if u.role is not Role.ISLAND and _expected(ctx, u) == "float"]
+    if floating:
+        settings = ctx.settings
+        yield Note(
+            code="runs-as-float",
+            what=f"{ctx.target.name} executes {settings.activations} activations with {settings.weights} weights "
+            f"in float: {len(floating)} nodes get smaller, not faster",
+            where=floating[0],
+            fix=f"Use {ctx.target.activations} activations and {ctx.target.weights} weights for speed.",
+        )

@@ -1,0 +1,171 @@
+"""What all rewriters share: collecting edits, and the few constructs that every form writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from quantool.rewrite.naming import Constants, Fresh
+from quantool.schema import (
+    AddNode,
+    AttributeValue,
+    Edit,
+    GraphFacts,
+    NodeFact,
+    Parameters,
+    Plan,
+    RemoveNode,
+    SetInput,
+    SetOpset,
+    WeightParams,
+)
+
+
+@dataclass(slots=True)
+class Builder:
+    """Collects the edits of one rewrite. `constants` and `edits` grow; everything else is read."""
+
+    facts: GraphFacts
+    plan: Plan
+    parameters: Parameters
+    fresh: Fresh
+    edits: list[Edit] = field(default_factory=list)
+    constants: Constants = field(init=False)
+    _dequantized: dict[str, str] = field(default_factory=dict)
+    _domains: set[str] = field(default_factory=set)
+    _run_time: dict[tuple[str, str], tuple[str, str, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.constants = Constants(self.fresh)
+
+    def all_edits(self) -> list[Edit]:
+        """Every edit so far, constants first."""
+        return [*self.constants.edits, *self.edits]
+
+    def node(
+        self,
+        op_type: str,
+        inputs: tuple[str, ...],
+        output: str,
+        *,
+        attributes: Mapping[str, AttributeValue] | None = None,
+        domain: str = "",
+        near: str = "",
+        name: str = "",
+    ) -> str:
+        """Add a node that writes one tensor, and return that tensor's name."""
+        if domain:
+            self.require(domain)
+        self.edits.append(
+            AddNode(
+                op_type=op_type,
+                domain=domain,
+                name=name or self.fresh(f"{output}_{op_type}"),
+                inputs=inputs,
+                outputs=(output,),
+                attributes=attributes or {},
+                near=near,
+            )
+        )
+        return output
+
+    def require(self, domain: str) -> None:
+        """Import an operator domain beside ai.onnx."""
+        if domain not in self._domains:
+            self._domains.add(domain)
+            self.edits.append(SetOpset(domain, 1))
+
+    def quantized_at_run_time(self, tensor: str, *, near: str, scope: str) -> tuple[str, str, str]:
+        """DynamicQuantizeLinear of a tensor, once for all its readers in a scope: codes, scale, zero point."""
+        key = (scope, tensor)
+        if key not in self._run_time:
+            names = (
+                self.fresh(f"{tensor}_quantized"),
+                self.fresh(f"{tensor}_scale"),
+                self.fresh(f"{tensor}_zero_point"),
+            )
+            self.edits.append(
+                AddNode(
+                    op_type="DynamicQuantizeLinear",
+                    name=self.fresh(f"{tensor}_DynamicQuantizeLinear"),
+                    inputs=(tensor,),
+                    outputs=names,
+                    near=near,
+                )
+            )
+            self._run_time[key] = names
+        return self._run_time[key]
+
+    def read(self, node: NodeFact, index: int, tensor: str) -> None:
+        """Make an input of a node read another tensor."""
+        self.edits.append(SetInput(node.name, index, tensor))
+
+    def remove(self, node: NodeFact) -> None:
+        """Remove a node whose output another one writes."""
+        self.edits.append(RemoveNode(node.name))
+
+    def weight_name(self, weight: WeightParams) -> tuple[str, str, str]:
+        """Store codes, scale and zero point of a weight; returns their names."""
+        scale, zero_point = self.constants.parameters(weight.key, weight.spec.tensor, weight.params)
+        return self.constants.codes(weight), scale, zero_point
+
+    def dequantized_weight(self, weight: WeightParams) -> str:
+        """The float view of a weight's integers: one DequantizeLinear for all readers of the same codes."""
+        if weight.key not in self._dequantized:
+            params = weight.params
+            attributes: dict[str, AttributeValue] = {}
+            if params.axis is not None and params.scale.ndim:
+                attributes["axis"] = params.axis
+            if params.block_size:
+                attributes["block_size"] = params.block_size
+            self._dequantized[weight.key] = self.node(
+                "DequantizeLinear",
+                self.weight_name(weight),
+                self.fresh(f"{weight.spec.tensor}_dequantized"),
+                attributes=attributes,
+            )
+        return self._dequantized[weight.key]
+
+    def bias_codes(self, weight: WeightParams) -> tuple[str, str]:
+        """Store an int32 bias and its scale, one copy for each pair of scales; returns their names."""
+        spec, bias, scale = weight.spec, weight.bias, weight.bias_scale
+        assert bias is not None
+        assert scale is not None
+        key = f"{spec.bias}|{scale.tobytes().hex()}"
+        codes = self.constants.array(f"{key}|codes", f"{spec.bias}_quantized", bias)
+        return codes, self.constants.array(f"{key}|scale", f"{spec.bias}_scale", scale)
+
+    def dequantized_bias(self, weight: WeightParams) -> str:
+        """The float view of an int32 bias; the zero point of int32 is zero and stays absent."""
+        codes, scale = self.bias_codes(weight)
+        if codes not in self._dequantized:
+            per_channel = weight.bias_scale is not None and weight.bias_scale.ndim
+            self._dequantized[codes] = self.node(
+                "DequantizeLinear",
+                (codes, scale),
+                self.fresh(f"{weight.spec.bias}_dequantized"),
+                attributes={"axis": 0} if per_channel else {},
+            )
+        return self._dequantized[codes]
+
+    def scalar(self, key: str, value: np.generic) -> str:
+        """Store a scalar constant once."""
+        return self.constants.array(f"scalar|{key}", key, np.asarray(value))
+
+
+def write_embedding(build: Builder, node: NodeFact) -> None:
+    """Gather(table, ids) -> Cast(Gather(codes, ids)) * Gather(row scales, ids); no float table is left."""
+    weight = build.parameters.weights[node.name, 0]
+    codes = build.constants.codes(weight)
+    scales = build.constants.array(
+        f"{weight.key}|row scales", f"{weight.spec.tensor}_scale", weight.params.scale.reshape(-1, 1)
+    )
+    ids, output = node.inputs[1], node.outputs[0]
+    attributes = {"axis": 0}
+    rows = build.node("Gather", (codes, ids), build.fresh(f"{output}_quantized"), attributes=attributes, near=node.name)
+    values = build.node("Cast", (rows,), build.fresh(f"{output}_cast"), attributes={"to": 1}, near=node.name)
+    steps = build.node("Gather", (scales, ids), build.fresh(f"{output}_scale"), attributes=attributes, near=node.name)
+    build.remove(node)
+    build.node("Mul", (values, steps), output, near=node.name)

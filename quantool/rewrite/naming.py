@@ -1,0 +1,53 @@
+"""Names of what a rewriter adds: derived from the tensor or node, made unique by the model's allocator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import ml_dtypes  # noqa: F401  # registers int4 and its kin as NumPy type names
+import numpy as np
+
+from quantool.schema import AddInitializer, AnyArray, QuantParams, WeightParams
+
+Fresh = Callable[[str], str]
+
+
+@dataclass(slots=True)
+class Constants:
+    """Collects the initializers of one rewrite, each stored once; `edits` is their list in order."""
+
+    fresh: Fresh
+    edits: list[AddInitializer] = field(default_factory=list)
+    _known: dict[str, str] = field(default_factory=dict)
+
+    def array(self, key: str, base: str, values: AnyArray) -> str:
+        """Store an array under a name made from `base`; the same key gives the same name."""
+        if key not in self._known:
+            stored = np.ascontiguousarray(values)
+            self._add(key, base, (str(stored.dtype), stored.shape), lambda: stored)
+        return self._known[key]
+
+    def parameters(self, key: str, base: str, params: QuantParams) -> tuple[str, str]:
+        """Store scale and zero point of a tensor; returns their names."""
+        zero_point = params.zero_point.astype(np.dtype(params.dtype))
+        return (
+            self.array(f"{key}|scale", f"{base}_scale", params.scale),
+            self.array(f"{key}|zero", f"{base}_zero_point", zero_point),
+        )
+
+    def codes(self, weight: WeightParams, *, transposed: bool = False) -> str:
+        """Store a weight's integers, made when the model is written; transposed swaps the last two axes."""
+        key = f"{weight.key}|codes|{transposed}"
+        if key not in self._known:
+            spec, shape, load = weight.spec, weight.shape, weight.codes
+            if transposed:
+                shape = (*shape[:-2], shape[-1], shape[-2])
+            form = (spec.dtype, shape)
+            self._add(key, f"{spec.tensor}_quantized", form, lambda: load().swapaxes(-1, -2) if transposed else load())
+        return self._known[key]
+
+    def _add(self, key: str, base: str, form: tuple[str, tuple[int, ...]], load: Callable[[], AnyArray]) -> None:
+        name = self.fresh(base)
+        self._known[key] = name
+        self.edits.append(AddInitializer(name=name, dtype=form[0], shape=form[1], load=load))

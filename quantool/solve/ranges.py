@@ -1,0 +1,106 @@
+"""Ranges of activations: one for each group of tensors that share a scale, from their merged statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+
+from calibrators import CALIBRATORS
+from calibrators.statistic import Statistic
+from quantool.errors import DataError
+from quantool.plan.selection import matches
+from quantool.recipe import Recipe, Rule
+from quantool.schema import ActivationSpec, GraphFacts, Grid, Plan, Range
+
+DEFAULT_CALIBRATOR = "mse"
+
+
+def statistic_kind(recipe: Recipe) -> str:
+    """What must be collected so that the recipe's calibrator, and every rule's, can read it."""
+    names = {recipe.calibrator, *(rule.calibrator for rule in recipe.rules)}
+    return "moving-average" if "moving-average" in names else "histogram"
+
+
+def solve_ranges(plan: Plan, facts: GraphFacts, stats: Mapping[str, Statistic], recipe: Recipe) -> dict[str, Range]:
+    """The range of every planned activation, equal within a group.
+
+    Raises DataError where a tensor was never calibrated.
+    """
+    members: dict[str, list[ActivationSpec]] = {}
+    for spec in plan.activations.values():
+        members.setdefault(spec.group, []).append(spec)
+    ranges: dict[str, Range] = {}
+    for specs in members.values():
+        chosen = _group_range(specs, facts, stats, recipe)
+        ranges.update({spec.name: chosen for spec in specs})
+    return ranges
+
+
+def _group_range(
+    specs: list[ActivationSpec], facts: GraphFacts, stats: Mapping[str, Statistic], recipe: Recipe
+) -> Range:
+    fixed = {spec.fixed for spec in specs}
+    pinned = _ruled_range(specs, facts, recipe) or (fixed.pop() if len(fixed) == 1 else None)
+    sources = dict.fromkeys(spec.statistic for spec in specs)
+    if pinned is not None:
+        seen = [stats[name].extrema for name in sources if name in stats]
+        observed = reduce(lambda a, b: a.merge(b), seen) if seen else None
+        lo, hi = (observed.minimum, observed.maximum) if observed is not None and observed.count else pinned
+        return Range(lo=pinned[0], hi=pinned[1], observed_min=lo, observed_max=hi)
+    missing = [name for name in sources if name not in stats]
+    if missing:
+        raise DataError(
+            "not-calibrated",
+            "no statistic was collected for the tensor",
+            where=missing[0],
+            fix="Calibrate again with the options of this run, or give --data in place of --ranges.",
+        )
+    grid = Grid.of(specs[0].dtype, symmetric="symmetric" in (recipe.formula or ""))
+    state = reduce(lambda a, b: a.merge(b), (stats[name] for name in sources))  # type: ignore[arg-type, return-value]  # one kind a collection
+    chosen = CALIBRATORS[_calibrator(specs, facts, recipe)].estimate(state, grid)
+    return _bounded(chosen, specs)
+
+
+def _calibrator(specs: list[ActivationSpec], facts: GraphFacts, recipe: Recipe) -> str:
+    """A rule's calibrator, else the recipe's, else extrema for what must not be clipped, else the default."""
+    for rule in reversed(recipe.rules):
+        if rule.calibrator is not None and any(_applies(rule, spec, facts) for spec in specs):
+            return str(rule.calibrator)
+    if recipe.calibrator is not None:
+        return str(recipe.calibrator)
+    return "minmax" if any(spec.exact for spec in specs) else DEFAULT_CALIBRATOR
+
+
+def _ruled_range(specs: list[ActivationSpec], facts: GraphFacts, recipe: Recipe) -> tuple[float, float] | None:
+    for rule in reversed(recipe.rules):
+        if rule.range is not None and any(_applies(rule, spec, facts) for spec in specs):
+            return rule.range
+    return None
+
+
+def _applies(rule: Rule, spec: ActivationSpec, facts: GraphFacts) -> bool:
+    """Whether a rule speaks of a tensor: by its name, or by the node that writes it."""
+    if rule.tensor is not None and not matches(spec.name, rule.tensor):
+        return False
+    producer = facts.producer(spec.name)
+    if rule.name is None and rule.op_type is None:
+        return True
+    if producer is None or (rule.op_type is not None and producer.op_type != rule.op_type):
+        return False
+    return rule.name is None or any(matches(n, rule.name) for n in (producer.name, *producer.origins))
+
+
+def _bounded(chosen: Range, specs: list[ActivationSpec]) -> Range:
+    """Keep the range inside what absorbed rectifiers allow, so that saturation really replaces them."""
+    bounds = [spec.bounds for spec in specs if spec.bounds is not None]
+    if not bounds:
+        return chosen
+    lo, hi = max(b[0] for b in bounds), min(b[1] for b in bounds)
+    return Range(
+        lo=max(chosen.lo, lo),
+        hi=max(min(chosen.hi, hi), max(chosen.lo, lo)),
+        observed_min=chosen.observed_min,
+        observed_max=chosen.observed_max,
+        clipped_share=chosen.clipped_share,
+        outliers=chosen.outliers,
+    )

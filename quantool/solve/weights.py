@@ -1,0 +1,138 @@
+"""Weights and biases: scales from the weights themselves, integers made one weight at a time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+
+from quantool.errors import ModelError
+from quantool.formulas import compute
+from quantool.kernels import quantize_linear
+from quantool.schema import (
+    AnyArray,
+    FloatArray,
+    Grid,
+    IntArray,
+    QuantParams,
+    WeightParams,
+    WeightSpec,
+)
+
+#: the runtime rounds a bias code in float32, so it must stay clear of 2^31 (PLACEMENT.md, trap 2)
+BIAS_LIMIT = 2.0**30
+#: scales below this are raised, so that the product of two stays a normal float32
+SMALLEST_WEIGHT_SCALE = 2.0**-100
+
+Load = Callable[[str], AnyArray]
+
+
+def solve_weight(spec: WeightSpec, load: Load, *, activations: Mapping[str, QuantParams]) -> WeightParams:
+    """Scale, zero point and (lazily) codes of one weight, and its reader's int32 bias.
+
+    Per channel s = max|w| / qmax for signed types; the asymmetric formula of ONNX for unsigned ones. A
+    channel whose bias would overflow gets a larger scale: its weights are negligible beside that bias.
+    Raises ModelError where the weight or the bias holds NaN or infinity.
+    """
+    weight = _finite(load(spec.tensor), spec.tensor)
+    scale, zero_point = weight_scales(weight, spec)
+    bias = bias_scale = None
+    if spec.activation is not None:
+        input_scale = activations[spec.activation].scale.reshape(())
+        if spec.bias is not None:
+            bias_values = _finite(load(spec.bias), spec.bias).astype(np.float64)
+            scale = _raised(scale, bias_values, float(input_scale))
+            bias, bias_scale = solve_bias(bias_values, np.multiply(input_scale, scale, dtype=np.float32))
+    params = QuantParams(
+        dtype=spec.dtype, scale=scale, zero_point=zero_point, axis=spec.axis, block_size=spec.block_size
+    )
+    return WeightParams(
+        spec=spec,
+        params=params,
+        key=_key(spec, params),
+        shape=weight.shape,
+        codes=partial(_codes, spec, params, load),
+        bias=bias,
+        bias_scale=bias_scale,
+    )
+
+
+def weight_scales(weight: AnyArray, spec: WeightSpec) -> tuple[FloatArray, IntArray]:
+    """Scale and zero point by the spec's granularity. weight: float[*W]."""
+    grid = Grid.of(spec.dtype, symmetric=spec.symmetric, bits=spec.bits)
+    lo, hi = _extrema(weight, spec)
+    if spec.symmetric:
+        scale = (np.maximum(-lo, hi).astype(np.float64) / grid.qmax).astype(np.float32)
+        scale = np.where(scale > 0, np.maximum(scale, np.float32(SMALLEST_WEIGHT_SCALE)), np.float32(1))
+        return scale.astype(np.float32), np.zeros(scale.shape, np.int32)
+    solved = compute("onnx", lo, hi, qmin=grid.qmin, qmax=grid.qmax)
+    return solved.scale, solved.zero_point
+
+
+def solve_bias(bias: AnyArray, scale: FloatArray) -> tuple[IntArray, FloatArray]:
+    """int32 codes of a bias on the scale activation x weight. bias: float64[N]; scale: float32[] or [N]."""
+    codes = np.rint(bias / scale.astype(np.float64))
+    return np.clip(codes, -BIAS_LIMIT, BIAS_LIMIT).astype(np.int32), scale
+
+
+def _raised(scale: FloatArray, bias: AnyArray, input_scale: float) -> FloatArray:
+    """Raise the scale of every channel until |bias| / (input scale x scale) fits."""
+    needed = np.abs(bias) / (input_scale * BIAS_LIMIT)
+    if scale.ndim == 0:
+        needed = needed.max(initial=0.0)
+    least = np.nextafter(needed.astype(np.float32), np.float32(np.inf))
+    raised = np.where(needed > scale, least, scale)
+    if scale.ndim:
+        # a channel of zeros has scale 1, too coarse for a bias beside it
+        empty = (scale == 1) & (needed < 1) & (needed > 0)
+        raised = np.where(empty, least, raised)
+    return raised.astype(np.float32)
+
+
+def _extrema(weight: AnyArray, spec: WeightSpec) -> tuple[FloatArray, FloatArray]:
+    """Smallest and largest value for each scale."""
+    if spec.axis is None:
+        return (np.asarray(weight.min(), np.float32), np.asarray(weight.max(), np.float32))
+    axis = spec.axis % weight.ndim
+    if spec.block_size:
+        starts = np.arange(0, weight.shape[axis], spec.block_size)
+        return (
+            np.minimum.reduceat(weight, starts, axis=axis).astype(np.float32),
+            np.maximum.reduceat(weight, starts, axis=axis).astype(np.float32),
+        )
+    others = tuple(i for i in range(weight.ndim) if i != axis)
+    return (weight.min(axis=others).astype(np.float32), weight.max(axis=others).astype(np.float32))
+
+
+def _codes(spec: WeightSpec, params: QuantParams, load: Load) -> AnyArray:
+    """The integers of a weight, on the grid of its bits."""
+    grid = Grid.of(spec.dtype, symmetric=spec.symmetric, bits=spec.bits)
+    codes = quantize_linear(
+        load(spec.tensor),
+        params.scale,
+        params.zero_point.astype(np.dtype(spec.dtype)),
+        axis=0 if spec.axis is None else spec.axis,
+        block_size=spec.block_size,
+    )
+    if spec.bits < 8 and spec.dtype in ("int8", "uint8"):
+        return np.clip(codes, grid.qmin, grid.qmax)
+    return codes
+
+
+def _finite(values: AnyArray, tensor: str) -> AnyArray:
+    if values.size and not (np.isfinite(values.min()) and np.isfinite(values.max())):
+        raise ModelError(
+            "nonfinite-weight",
+            "the tensor holds NaN or infinity",
+            where=tensor,
+            fix="Repair the weights, or keep the nodes that read it in float with --exclude.",
+        )
+    return values
+
+
+def _key(spec: WeightSpec, params: QuantParams) -> str:
+    """Equal keys mean equal codes: same tensor, type, form and scales."""
+    digest = hashlib.sha256(params.scale.tobytes() + params.zero_point.tobytes()).hexdigest()[:16]
+    return f"{spec.tensor}|{spec.dtype}|{spec.axis}|{spec.block_size}|{digest}"

@@ -1,0 +1,114 @@
+"""Targets: what a runtime really executes as integers, one TOML file a target (data, not code)."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from quantool.errors import OptionError
+
+_FOLDER = Path(__file__).parent
+DEFAULT = "cpu-x64"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """One integer kernel. output: whether its result must be quantized too ("required") or may stay float.
+
+    formats: how a graph may ask for it; qoperator: the operator written in QOperator format ("" for a data
+    mover, which runs on integers as it is).
+    """
+
+    op: str
+    domain: str
+    name: str
+    activations: tuple[str, ...]
+    weights: tuple[str, ...]
+    output: str
+    formats: tuple[str, ...]
+    qoperator: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A runtime: its kernels, and the types that the defaults choose.
+
+    weight_bits: codes narrower than the type where u8 x s8 products can saturate. runs_here: ONNX Runtime on
+    this machine executes what the table says, so that the optimized graph can be held against it.
+    """
+
+    name: str
+    description: str
+    source: str
+    verified_with: str
+    activations: str
+    weights: str
+    weight_bits: int
+    runs_here: bool
+    kernels: Mapping[tuple[str, str], Kernel]
+
+    def kernel(self, domain: str, op_type: str) -> Kernel | None:
+        """The integer kernel of an operator, or None."""
+        return self.kernels.get(("" if domain == "ai.onnx" else domain, op_type))
+
+
+def _kernel(row: Mapping[str, Any], source: str) -> Kernel:
+    return Kernel(
+        op=row["op"],
+        domain=row.get("domain", ""),
+        name=row.get("name", row["op"]),
+        activations=tuple(row["activations"]),
+        weights=tuple(row.get("weights", ())),
+        output=row.get("output", "required"),
+        formats=tuple(row.get("formats", ("qdq", "qoperator"))),
+        qoperator=row.get("qoperator", ""),
+        source=row.get("source", source),
+    )
+
+
+@cache
+def load(name: str) -> Target:
+    """Read one target by name. Raises OptionError with the nearest known names."""
+    path = _FOLDER / f"{name}.toml"
+    if name not in names():
+        near = difflib.get_close_matches(name, names(), n=1) or list(names())
+        raise OptionError(
+            "unknown-target",
+            f"there is no target {name!r}",
+            where="--target",
+            fix=f"Choose one of: {', '.join(near)}. `quantool targets` lists all.",
+        )
+    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    if base := data.get("extends"):
+        parent = tomllib.loads((_FOLDER / f"{base}.toml").read_text(encoding="utf-8"))
+        data = {**parent, **data}
+    rows = [_kernel(row, data["source"]) for row in data["kernels"]]
+    return Target(
+        name=name,
+        description=data["description"],
+        source=data["source"],
+        verified_with=data["verified_with"],
+        activations=data["activations"],
+        weights=data["weights"],
+        weight_bits=data.get("weight_bits", 8),
+        runs_here=data.get("runs_here", False),
+        kernels=MappingProxyType({(k.domain, k.op): k for k in rows}),
+    )
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """The names of all targets, sorted."""
+    return tuple(sorted(p.stem for p in _FOLDER.glob("*.toml")))
+
+
+def load_all() -> tuple[Target, ...]:
+    """All targets, sorted by name."""
+    return tuple(load(name) for name in names())
