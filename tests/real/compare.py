@@ -60,6 +60,8 @@ def quantize_by_default(model: RealModel, quantize: Quantize) -> Ours:
         try:
             result = quantize(str(model.path), data=list(model.calib()), output=str(target))
         except quantool.NothingQuantizedError as error:
+            if error.report is None:
+                raise
             return Ours(report=error.report.to_dict(), figures=None)
         return Ours(report=result.report.to_dict(), figures=measure.figures(model, target))
 

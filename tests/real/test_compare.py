@@ -1,0 +1,92 @@
+"""What counts as worse than the incumbent, and how the table says it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("PIL", reason="the zoo draws with Pillow, from the extra `real`")
+
+from tests.real import compare
+from tests.real.compare import Comparison, Ours
+from tests.real.incumbent import Outcome
+from tests.real.measure import Figures
+from tests.real.model import RealModel
+
+
+def _figures(metric: float, sqnr_db: float, speedup: float = 1.5) -> Figures:
+    return Figures(metric=metric, sqnr_db=sqnr_db, speedup=speedup, size_ratio=0.3)
+
+
+def _row(
+    ours: Figures | None, theirs: Figures | None, *, verdict: str = "faster", higher_is_better: bool = True
+) -> Comparison:
+    model = RealModel(
+        name="toy",
+        path=Path("toy.onnx"),
+        calib=list,
+        eval_feeds=list,
+        evaluate=lambda run: 0.0,
+        metric="accuracy",
+        higher_is_better=higher_is_better,
+        resolution=0.01,
+    )
+    error = None if theirs is not None else "Fail: does not load"
+    return Comparison(
+        model=model,
+        float_metric=0.9,
+        ours=Ours(report={"verdict": verdict, "coverage": {"nodes": 0.5}}, figures=ours),
+        theirs=(Outcome(config="QDQ", figures=theirs, error=error),),
+    )
+
+
+def test_a_metric_within_the_resolution_is_no_worse() -> None:
+    assert compare.metric_shortfall(_row(_figures(0.895, 20.0), _figures(0.9, 20.0))) <= 0
+    assert compare.metric_shortfall(_row(_figures(0.88, 20.0), _figures(0.9, 20.0))) > 0
+
+
+def test_a_lower_perplexity_is_better() -> None:
+    worse, better = _figures(4.6, 20.0), _figures(4.5, 20.0)
+    assert compare.metric_shortfall(_row(worse, better, higher_is_better=False)) > 0
+    assert compare.metric_shortfall(_row(better, worse, higher_is_better=False)) <= 0
+
+
+def test_sqnr_may_be_half_a_decibel_lower() -> None:
+    assert compare.sqnr_shortfall(_row(_figures(0.9, 29.5), _figures(0.9, 30.0))) <= 0
+    assert compare.sqnr_shortfall(_row(_figures(0.9, 29.25), _figures(0.9, 30.0))) > 0
+
+
+def test_an_incumbent_that_fails_cannot_be_fallen_short_of() -> None:
+    row = _row(_figures(0.9, 20.0), None)
+    assert (compare.metric_shortfall(row), compare.sqnr_shortfall(row)) == (0.0, 0.0)
+    assert "Fail: does not load" in compare.table([row])
+
+
+def test_only_the_verdict_itself_excuses_a_shortfall() -> None:
+    low = _figures(0.5, 5.0, speedup=0.5)
+    assert not compare.is_declared_not_worth_it(_row(low, low))
+    assert compare.is_declared_not_worth_it(_row(low, low, verdict="not worth it: slower than float"))
+    assert compare.is_declared_not_worth_it(_row(None, low))
+
+
+def test_the_table_marks_what_the_incumbent_does_better() -> None:
+    text = compare.table([_row(_figures(0.8, 20.0), _figures(0.9, 30.0), verdict="a | b")])
+    header, _, row = text.splitlines()
+    assert "**0.9000**" in row
+    assert "**30.0**" in row
+    assert "0.8000" in row
+    assert r"a \| b" in row
+    assert row.replace(r"\|", "").count("|") == header.count("|")
+    assert "**" not in compare.table([_row(_figures(0.9, 30.0), _figures(0.9, 30.0))])
+
+
+def test_the_json_beside_the_table_is_strict(tmp_path: Path) -> None:
+    compare.write([_row(_figures(0.9, math.inf), None)], tmp_path / "table.md")
+    assert "exact" in (tmp_path / "table.md").read_text(encoding="utf-8")
+    (entry,) = json.loads((tmp_path / "table.json").read_text(encoding="utf-8"))
+    assert entry["quantool"]["figures"]["sqnr_db"] is None
+    assert entry["incumbent"] == [{"config": "QDQ", "figures": None, "error": "Fail: does not load"}]
+    assert entry["incumbent_best"] is None
