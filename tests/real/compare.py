@@ -34,7 +34,13 @@ class Ours:
 
     @property
     def verdict(self) -> str:
-        return str(self.report["verdict"])
+        return str(self.report["verdict"] or "")
+
+    @property
+    def coverage(self) -> float | None:
+        """Return the share of nodes that are quantized; None where the report does not know."""
+        coverage: dict[str, float] | None = self.report["coverage"]
+        return None if coverage is None else coverage["nodes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +139,6 @@ def table(rows: Sequence[Comparison]) -> str:
 def _cells(row: Comparison) -> list[str]:
     best = row.best
     theirs = None if best is None else best.figures
-    coverage = row.ours.report["coverage"]["nodes"]
     their_cells = _figures(theirs)
     if metric_shortfall(row) > 0:
         their_cells[0] = f"**{their_cells[0]}**"
@@ -144,7 +149,7 @@ def _cells(row: Comparison) -> list[str]:
         f"{row.model.metric} (± {row.model.resolution:.4f})",
         f"{row.float_metric:.4f}",
         *_figures(row.ours.figures),
-        "-" if coverage is None else f"{coverage:.0%}",
+        "-" if row.ours.coverage is None else f"{row.ours.coverage:.0%}",
         *their_cells,
         row.theirs[0].error or "failed" if best is None else best.config,
         row.ours.verdict.replace("|", "\\|"),
@@ -168,7 +173,7 @@ def document(rows: Sequence[Comparison]) -> list[dict[str, Any]]:
             "float": row.float_metric,
             "quantool": {
                 "figures": _finite(row.ours.figures),
-                "coverage": row.ours.report["coverage"],
+                "coverage": row.ours.coverage,
                 "verdict": row.ours.verdict,
             },
             "incumbent": [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -81,6 +82,12 @@ def test_the_table_marks_what_the_incumbent_does_better() -> None:
     assert r"a \| b" in row
     assert row.replace(r"\|", "").count("|") == header.count("|")
     assert "**" not in compare.table([_row(_figures(0.9, 30.0), _figures(0.9, 30.0))])
+
+
+def test_a_report_without_coverage_has_a_row_all_the_same() -> None:
+    ours = Ours(report={"verdict": None, "coverage": None}, figures=None)
+    row = dataclasses.replace(_row(None, _figures(0.9, 30.0)), ours=ours)
+    assert "| - | - | - | - | - | 0.9000 |" in compare.table([row])
 
 
 def test_the_json_beside_the_table_is_strict(tmp_path: Path) -> None:
