@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from quantool.kernels.dtypes import (
@@ -21,6 +20,7 @@ from quantool.kernels.dtypes import (
 )
 from quantool.kernels.flat_reader import FlatReader
 from quantool.kernels.granularity import Layout, Slab
+from quantool.kernels.low_precision import cast_float8
 from quantool.kernels.parameter_source import ParameterSource
 from quantool.kernels.rounding import round_half_even, to_int32_x86
 from quantool.kernels.slab_runner import run_over_slabs
@@ -126,19 +126,6 @@ def _wrap_to_integer(quotient: Array, zero: Array | None, grid: IntegerGrid) -> 
     if zero is not None:
         codes += zero.astype(np.int32)
     return np.clip(codes, grid.qmin, grid.qmax).astype(grid.carrier).astype(grid.dtype)
-
-
-def cast_float8(values: Array, dtype: np.dtype[Any], *, saturate: bool) -> Array:
-    """Round to float8, ties to even, after clipping to the largest finite value if ``saturate``.
-
-    Both oracles send Inf to the largest value too, for the FNUZ types as well, where the published table
-    says NaN.
-    """
-    if saturate:
-        info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]  # ml_dtypes carries no annotations
-        bound = values.dtype.type(float(info.max))
-        values = np.clip(values, -bound, bound)
-    return values.astype(dtype)
 
 
 def supported_divisions() -> tuple[np.dtype[Any], ...]:
