@@ -156,7 +156,7 @@ class _Editor:
                 raise ValueError(
                     f"constant '{edit.name}' has shape {array.shape}, {edit.shape} was announced"
                 )
-            return onnx_ir.Tensor(np.ascontiguousarray(array.astype(dtype.numpy(), copy=False)), dtype=dtype)
+            return onnx_ir.Tensor(np.asarray(array.astype(dtype.numpy(), copy=False), order="C"), dtype=dtype)
 
         value.const_value = onnx_ir.LazyTensor(load, dtype=dtype, shape=shape, name=edit.name)
         value.type, value.shape = onnx_ir.TensorType(dtype), shape

@@ -24,7 +24,7 @@ class Constants:
     def array(self, key: str, base: str, values: AnyArray) -> str:
         """Store an array under a name made from `base`; the same key gives the same name."""
         if key not in self._known:
-            stored = np.ascontiguousarray(values)
+            stored = np.asarray(values, order="C")
             self._add(key, base, (str(stored.dtype), stored.shape), lambda: stored)
         return self._known[key]
 
