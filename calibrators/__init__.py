@@ -1,0 +1,23 @@
+"""Mergeable statistics of tensors, and the range estimators that read them.
+
+A state is frozen and forms a commutative monoid: an empty state is the unit, ``merge`` is associative and
+commutative, and observing in pieces equals observing the whole. ``moving-average`` alone is ordered.
+"""
+
+from calibrators.extrema import Extrema
+from calibrators.histogram import Histogram
+from calibrators.moving_average import MovingAverage
+from calibrators.percentile import estimate_percentile
+from calibrators.registry import CALIBRATORS, Calibrator
+from calibrators.statistic import STATISTICS, Statistic
+
+__all__ = [
+    "CALIBRATORS",
+    "STATISTICS",
+    "Calibrator",
+    "Extrema",
+    "Histogram",
+    "MovingAverage",
+    "Statistic",
+    "estimate_percentile",
+]

@@ -1,0 +1,40 @@
+"""Logarithmic buckets that need no range: the top 16 bits of a float32.
+
+Sign, 8 bits of exponent and 7 of mantissa give each octave 128 buckets, wherever the data lie, so that merging
+two histograms is adding their counters, and one value of 1e6 costs no resolution elsewhere.
+A key is the bucket's rank in the order of values: 0 holds the most negative numbers, 65535 the most positive.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+BUCKETS = 1 << 16
+_HALF = BUCKETS // 2
+# The buckets on both sides of zero: +-0.0 and what is below 2^-133, which no scale of normal size tells apart.
+NEGATIVE_ZERO = _HALF - 1
+POSITIVE_ZERO = _HALF
+_INFINITY = 0x7F80
+
+
+def count_by_key(values: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+    """How many elements of finite float32[n] each bucket holds: int64[65536], in the order of values."""
+    high = 1 if np.little_endian else 0
+    top = np.bincount(values.view(np.uint16)[high::2], minlength=BUCKETS)
+    # Bits order positive numbers upwards and, from 0x8000 on, negative ones downwards.
+    return np.concatenate((top[: _HALF - 1 : -1], top[:_HALF]))
+
+
+def edges(keys: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
+    """The lower end of each bucket, float64[*S]; that of key + 1 is the upper end.
+
+    Keys run from 0 to 65536. The end of the largest finite numbers is 2^128.
+    """
+    signed = keys.astype(np.int64) - _HALF
+    high = np.abs(signed)
+    bits = (np.minimum(high, _INFINITY - 1) << 16).astype(np.uint32)
+    magnitude = bits.view(np.float32).astype(np.float64)
+    magnitude = np.where(high >= _INFINITY, 2.0**128, magnitude)
+    result: npt.NDArray[np.float64] = np.copysign(magnitude, signed) + 0.0
+    return result

@@ -1,0 +1,125 @@
+"""The mergeable statistic behind every range method but moving averages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators.buckets import BUCKETS, NEGATIVE_ZERO, POSITIVE_ZERO, count_by_key
+from calibrators.exact_sum import exact_sum, exact_sum_of_squares, to_float
+from calibrators.extrema import Extrema, Float32, as_float32, chunks, finite_part, measure
+
+Keys = npt.NDArray[np.uint16]
+Counts = npt.NDArray[np.int64]
+
+
+def _no_keys() -> Keys:
+    return np.empty(0, np.uint16)
+
+
+def _no_counts() -> Counts:
+    return np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Histogram:
+    """Exact extrema, counts by logarithmic bucket, and reproducible sums.
+
+    Where a large tensor is sampled, the extrema cover all of it, and the rest covers `counted` elements.
+
+    Attributes:
+        extrema: counts and extrema of every element.
+        keys: uint16[k], ascending: the occupied buckets (see :mod:`calibrators.buckets`).
+        counts: int64[k], positive.
+        total: sum of the counted elements in units of 2^-149.
+        squares: sum of their squares, each rounded to float32's precision, in the same unit.
+    """
+
+    kind: ClassVar[str] = "histogram"
+
+    extrema: Extrema = field(default_factory=Extrema)
+    keys: Keys = field(default_factory=_no_keys)
+    counts: Counts = field(default_factory=_no_counts)
+    total: int = 0
+    squares: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Histogram):
+            return NotImplemented
+        return (
+            (self.extrema, self.total, self.squares) == (other.extrema, other.total, other.squares)
+            and np.array_equal(self.keys, other.keys)
+            and np.array_equal(self.counts, other.counts)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.extrema, self.total, self.squares, self.keys.tobytes(), self.counts.tobytes()))
+
+    @property
+    def counted(self) -> int:
+        """How many elements the buckets hold."""
+        return int(self.counts.sum())
+
+    @property
+    def zeros(self) -> int:
+        """How many of them are zero, or so small (below 2^-133) that no scale tells them from zero."""
+        return int(self.counts[(self.keys == NEGATIVE_ZERO) | (self.keys == POSITIVE_ZERO)].sum())
+
+    @property
+    def mean(self) -> float:
+        """Their mean, 0 where there are none."""
+        return to_float(self.total) / max(self.counted, 1)
+
+    @property
+    def mean_square(self) -> float:
+        """The mean of their squares, 0 where there are none."""
+        return to_float(self.squares) / max(self.counted, 1)
+
+    def observe(self, array: npt.ArrayLike) -> Histogram:
+        """The statistic of everything seen so far and `array` (any shape, empty included)."""
+        return self.merge(summarize(as_float32(array)))
+
+    def merge(self, other: Histogram) -> Histogram:
+        """The statistic of both together."""
+        keys, counts = _add_counts(self, other)
+        return Histogram(
+            extrema=self.extrema.merge(other.extrema),
+            keys=keys,
+            counts=counts,
+            total=self.total + other.total,
+            squares=self.squares + other.squares,
+        )
+
+
+def summarize(values: Float32) -> Histogram:
+    """The statistic of float32[n] alone."""
+    dense = np.zeros(BUCKETS, np.int64)
+    extrema, total, squares = Extrema(), 0, 0
+    for chunk in chunks(values):
+        measured = measure(chunk)
+        extrema = extrema.merge(measured)
+        finite = chunk if measured.nonfinite == 0 else finite_part(chunk)
+        dense += count_by_key(finite)
+        total += exact_sum(finite)
+        squares += exact_sum_of_squares(finite)
+    keys, counts = _sparse(dense)
+    return Histogram(extrema=extrema, keys=keys, counts=counts, total=total, squares=squares)
+
+
+def _sparse(dense: Counts) -> tuple[Keys, Counts]:
+    # Searching the comparison's booleans is six times faster than searching the integers.
+    occupied = np.flatnonzero(dense != 0)
+    return occupied.astype(np.uint16), dense[occupied]
+
+
+def _add_counts(a: Histogram, b: Histogram) -> tuple[Keys, Counts]:
+    if a.keys.size == 0 or b.keys.size == 0:
+        filled = b if a.keys.size == 0 else a
+        return filled.keys, filled.counts
+    dense = np.zeros(BUCKETS, np.int64)
+    dense[a.keys] = a.counts
+    dense[b.keys] += b.counts
+    return _sparse(dense)
