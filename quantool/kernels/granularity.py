@@ -81,8 +81,8 @@ def resolve_layout(
     if math.prod(scale_shape) == 1 and len(scale_shape) <= 1:
         if block_size and not lenient:
             raise ValueError(
-                f"block_size is {block_size} but the scale is a scalar; give block_size 0, or a scale of the "
-                f"tensor's rank {len(shape)}."
+                f"block_size is {block_size} beside a scalar scale; it must be 0, or the scale of the tensor's "
+                f"rank {len(shape)}."
             )
         return per_tensor_layout(math.prod(shape))
     rank = len(shape)
