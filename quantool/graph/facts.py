@@ -10,7 +10,7 @@ from quantool.graph.prepare import ORIGINS
 from quantool.schema import GraphFacts, NodeFact, TensorFact, Use
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import onnx_ir
 
@@ -55,6 +55,23 @@ def constant(model: Model, name: str) -> AnyArray:
         raise KeyError(name)
     array: AnyArray = tensor.numpy()
     return array
+
+
+def constants(model: Model) -> Callable[[str], AnyArray]:
+    """The initializers as they are now, loaded one at a time on demand, also after the graph was edited.
+
+    The function raises KeyError for a name that is no initializer now.
+    """
+    tensors = {name: value.const_value for name, value in model.ir.graph.initializers.items()}
+
+    def load(name: str) -> AnyArray:
+        tensor = tensors[name]
+        if tensor is None:
+            raise KeyError(name)
+        array: AnyArray = tensor.numpy()
+        return array
+
+    return load
 
 
 class _Collector:
