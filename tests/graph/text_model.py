@@ -11,13 +11,20 @@ import onnx_ir
 import onnxruntime
 
 from quantool.graph.model import Model, Source
+from quantool.graph.normalize import PASSES, normalize
 from quantool.graph.scopes import graphs
 from quantool.schema import AnyArray, GivenNode
 
 
 def model_of(text: str, constants: Mapping[str, AnyArray] | None = None) -> Model:
-    """A model under work from ONNX text; `constants` become initializers that the text may read by name."""
+    """A model under work from ONNX text; `constants` become initializers that the text may read by name.
+
+    Outputs without a shape in the text get the inferred one.
+    """
     proto = onnx.parser.parse_model(text)
+    for output in proto.graph.output:
+        if not output.type.tensor_type.shape.dim:
+            output.type.tensor_type.ClearField("shape")
     for name, array in (constants or {}).items():
         proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     proto = onnx.shape_inference.infer_shapes(proto)
@@ -39,9 +46,7 @@ def run(model: Model, feed: Mapping[str, AnyArray]) -> list[AnyArray]:
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return session.run(None, dict(feed))
 
 
@@ -53,3 +58,32 @@ def op_types(model: Model) -> list[str]:
 def normal(*shape: int, seed: int = 0) -> AnyArray:
     """Standard normal float32 values."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def normalized(
+    text: str, constants: Mapping[str, AnyArray], *, feed: Mapping[str, AnyArray], only: str | None = None
+) -> Model:
+    """The normalized model (by one pass, if named), after comparing it with the model as given at 100 dB."""
+    skip = set(PASSES) - {only} if only else set()
+    model = model_of(text, constants)
+    before = run(model, feed)
+    normalize(model, skip=skip)
+    for given, now in zip(before, run(model, feed), strict=True):
+        assert given.dtype == now.dtype
+        assert given.shape == now.shape
+        assert noise(given, now) <= 1e-10
+    return model
+
+
+def noise(exact: AnyArray, other: AnyArray) -> float:
+    """Power of the difference relative to the power of the exact values; 1e-10 is 100 dB."""
+    if np.array_equal(exact, other):  # infinities included
+        return 0.0
+    wide = exact.astype(np.float64)
+    return float(np.square(wide - other).sum() / max(np.square(wide).sum(), 1e-30))
+
+
+def constants_of(model: Model) -> dict[str, AnyArray]:
+    """The constants of the main graph by name."""
+    found = model.ir.graph.initializers.items()
+    return {name: value.const_value.numpy() for name, value in found if value.const_value is not None}
