@@ -1,0 +1,168 @@
+"""The Python functions: the command line's options as keywords, models and feeds in memory welcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
+
+from quantool.errors import OptionError, QuantoolError
+from quantool.recipe import Recipe, from_options
+from quantool.report.model import Report
+from quantool.report.write import check_paths, write_reports
+from quantool.requests import (
+    CalibrateRequest,
+    CompareRequest,
+    DataSource,
+    ExplainRequest,
+    ModelSource,
+    QuantizeRequest,
+    QuantizeResult,
+)
+
+if TYPE_CHECKING:
+    from quantool.stats import Stats
+
+T = TypeVar("T")
+RecipeSource: TypeAlias = str | Path | Recipe | Mapping[str, object] | None
+
+
+def quantize(
+    model: ModelSource,
+    data: DataSource | None = None,
+    *,
+    output: str | Path | None = None,
+    recipe: RecipeSource = None,
+    **options: object,
+) -> QuantizeResult:
+    """Quantize a model and verify the result.
+
+    Args:
+        model: a path or an onnx.ModelProto, which is not changed.
+        data: a path, several in a tuple, or an iterable of feeds (read lazily, once).
+        output: where to write; None writes nothing.
+        recipe: a TOML file, a Recipe or a mapping; options win over it.
+        **options: the options of ``quantool quantize`` with underscores for dashes, `verify_data`, `report` (a path
+            or a list of them) and `force` included; `ranges` takes a path or a Stats.
+
+    Returns:
+        The model, where it was written, and the report.
+
+    Raises:
+        QuantoolError: the run ended without a result; `report` holds what it knew. GateError: a gate does not hold.
+            NothingQuantizedError: its report has every node's reason. VerificationError: the result failed its check.
+    """
+    from quantool import pipeline
+
+    reports, force = _reports(options), _flag(options, "force")
+    request = QuantizeRequest(
+        model=model,
+        data=data,
+        verify_data=cast("DataSource | None", options.pop("verify_data", None)),
+        stats=_stats(options),
+        recipe=from_options(options, _recipe(recipe)),
+        output=None if output is None else Path(output),
+        write=output is not None,
+        force=force,
+        reports=reports,
+    )
+    check_paths(reports, reads=_files(model, data, request.verify_data, recipe), force=force)
+    result = _reported("quantize", reports, lambda: pipeline.quantize(request))
+    write_reports(result.report, reports)
+    return result
+
+
+def calibrate(
+    model: ModelSource,
+    data: DataSource | None = None,
+    *,
+    output: str | Path | None = None,
+    recipe: RecipeSource = None,
+    **options: object,
+) -> Stats:
+    """Gather a model's statistics over data in one pass; they merge, save, and serve as ``ranges=``.
+
+    Takes what `quantize` takes; `output` None writes nothing.
+    """
+    from quantool import pipeline
+
+    force = _flag(options, "force")
+    request = CalibrateRequest(
+        model=model,
+        data=data,
+        recipe=from_options(options, _recipe(recipe)),
+        output=None if output is None else Path(output),
+        force=force,
+    )
+    return pipeline.calibrate(request).stats
+
+
+def compare(
+    float_model: ModelSource, quantized_model: ModelSource, *, data: DataSource | None = None, **options: object
+) -> Report:
+    """Run a float model and a quantized one on the same data, and report how they differ."""
+    from quantool import pipeline
+
+    reports, force = _reports(options), _flag(options, "force")
+    request = CompareRequest(
+        float_model=float_model, quantized_model=quantized_model, data=data, recipe=from_options(options)
+    )
+    check_paths(reports, reads=_files(float_model, quantized_model, data), force=force)
+    report = _reported("compare", reports, lambda: pipeline.compare(request))
+    write_reports(report, reports)
+    return report
+
+
+def explain(model: ModelSource, target: str | None = None, *, recipe: RecipeSource = None, **options: object) -> Report:
+    """Plan without data: the report's `nodes` say what would be quantized, and why the rest would not."""
+    from quantool import pipeline
+
+    chosen = from_options({"target": target, **options}, _recipe(recipe))
+    return pipeline.explain(ExplainRequest(model=model, recipe=chosen))
+
+
+def _reported(command: str, reports: Sequence[Path], work: Callable[[], T]) -> T:
+    """Work, and write the reports of its failure."""
+    try:
+        return work()
+    except QuantoolError as error:
+        write_reports(Report.failed(command, error), reports)
+        raise
+
+
+def _recipe(recipe: RecipeSource) -> Path | Recipe | Mapping[str, object] | None:
+    return Path(recipe) if isinstance(recipe, str) else recipe
+
+
+def _reports(options: dict[str, object]) -> tuple[Path, ...]:
+    given = options.pop("report", None)
+    found = given if isinstance(given, list | tuple) else () if given is None else (given,)
+    if not all(isinstance(path, str | Path) for path in found):
+        raise OptionError("bad-value", f"report is {given!r}", where="--report", fix="Give a path or a list of paths.")
+    return tuple(Path(path) for path in found)
+
+
+def _flag(options: dict[str, object], name: str) -> bool:
+    given = options.pop(name, False)
+    if not isinstance(given, bool):
+        raise OptionError("bad-value", f"{name} is {given!r}", where=f"--{name}", fix="Give True or False.")
+    return given
+
+
+def _stats(options: dict[str, object]) -> Stats | None:
+    """The `ranges` that are statistics in memory; a path stays an option of the recipe."""
+    if options.get("ranges") is None or isinstance(options["ranges"], str | Path):
+        return None
+    from quantool.stats import Stats
+
+    given = options.pop("ranges")
+    if not isinstance(given, Stats):
+        fix = "Give a .qcal file or what quantool.calibrate returned."
+        raise OptionError("bad-value", f"ranges is {given!r}", where="--ranges", fix=fix)
+    return given
+
+
+def _files(*sources: object) -> tuple[Path, ...]:
+    """The files among what a call reads."""
+    flat = [part for source in sources for part in (source if isinstance(source, tuple | list) else (source,))]
+    return tuple(Path(source) for source in flat if isinstance(source, str | Path))

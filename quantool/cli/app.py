@@ -1,0 +1,112 @@
+"""The application: builds the commands, runs one, and turns whatever happens into output and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
+
+import typer
+from typer.core import TyperCommand
+
+from quantool.cli import calibrate, compare, explain, inspect, quantize, targets
+from quantool.cli.command import Command, Given
+from quantool.cli.options import RUN, signature
+from quantool.cli.outcome import failure, finish
+from quantool.errors import OptionError
+
+COMMANDS: Final[dict[str, Command]] = {
+    module.COMMAND.name: module.COMMAND for module in (quantize, explain, inspect, compare, calibrate, targets)
+}
+
+EXIT_CODES: Final = """\b
+Exit codes:
+  0  done, and every gate holds
+  1  a gate failed: nothing is written, unless --keep
+  2  usage, or a file, recipe or data that cannot be used
+  3  nothing could be quantized, or the result failed its own check"""
+
+HELP: Final = "Quantize float ONNX models, and prove on real samples what that cost."
+
+UsageError: Final = cast("type[Exception]", typer.BadParameter.__bases__[0])
+"""The parser's own error. Typer brings the parser along, at a place that differs between its versions."""
+
+
+class GroupedCommand(TyperCommand):
+    """A command whose help lists its options under headings."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # the parser's types move between versions
+        """Write a section a heading, in the order of their first options."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None and parameter.param_type_name == "option":
+                sections.setdefault(getattr(parameter, "rich_help_panel", None) or RUN, []).append(record)
+        for panel, records in sections.items():
+            with formatter.section(panel):
+                formatter.write_dl(records)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; gives the exit code, and never raises for what a user can meet."""
+    parser = typer.main.get_command(application())
+    try:
+        code = parser.main(list(arguments), prog_name="quantool", standalone_mode=False)
+    except UsageError as error:
+        command = next((word for word in arguments if word in COMMANDS), "")
+        given = Given(command=command, values={"json": "--json" in arguments}, terminal=False)
+        context = getattr(error, "ctx", None)
+        where = "quantool" if context is None else str(context.command_path)
+        what = str(getattr(error, "format_message", error.__str__)())
+        return finish(given, failure(given, OptionError("usage", what, where=where, fix=f"See '{where} --help'.")), ())
+    except typer.Abort:
+        return 130
+    return code if isinstance(code, int) else 0
+
+
+def application() -> typer.Typer:
+    """The Typer application with every command; plain help, because rich would double its time."""
+    app = typer.Typer(help=HELP, epilog=EXIT_CODES, add_completion=False, rich_markup_mode=None)
+    app.callback()(_options_of_the_program)
+    for command in COMMANDS.values():
+        app.command(
+            command.name,
+            cls=GroupedCommand,
+            help=command.help,
+            epilog=f"\b\nExample:\n  {command.example}\n\n{EXIT_CODES}",
+        )(_entry(command))
+    return app
+
+
+def _options_of_the_program(
+    version: bool = typer.Option(False, "--version", help="Print the version."),
+) -> None:
+    """Take what stands before the command; ``--version`` never gets here, it is answered without a parser."""
+
+
+def execute(command: Command, given: Given) -> int:
+    """Run a command to its end: result to stdout, errors to stderr, reports to their files; gives the exit code."""
+    from quantool.report.write import check_paths
+
+    reports = given.paths("report")
+    try:
+        check_paths(reports, reads=given.reads(), force=given.flag("force"))
+    except OptionError as error:
+        return finish(given, failure(given, error), ())
+    try:
+        outcome = command.run(given)
+    except Exception as error:  # whatever it is: one clear error, in the reports too, and never a traceback
+        outcome = failure(given, error)
+    try:
+        return finish(given, outcome, reports)
+    except Exception as error:  # a rendering that fails is a defect to be told in the same way
+        return finish(given, failure(given, error), ())
+
+
+def _entry(command: Command) -> Callable[..., int]:
+    def entry(**values: object) -> int:
+        given = Given(command=command.name, values=values, terminal=sys.stderr.isatty())
+        return execute(command, given)
+
+    entry.__signature__ = signature(command.arguments, command.options)  # type: ignore[attr-defined]  # read by Typer
+    return entry

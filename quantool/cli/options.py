@@ -1,0 +1,163 @@
+"""Every option of the command line, once: what it is called, takes and means.
+
+A default that stands here is only shown; the code that decides it is `quantool.recipe`, and a test holds the two
+together (recipe is not imported here, because help must not load NumPy).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import typer
+
+FILES: Final = "Files"
+METHOD: Final = "Method"
+CHOICE: Final = "What is quantized"
+DATA: Final = "Data"
+GATES: Final = "Gates (a gate that fails is exit code 1)"
+RUN: Final = "Run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option. kind: str, int, float or bool (a flag); many: repeatable; default: as shown in help.
+
+    Typer hands numbers over as texts, and `Given` converts them, so that an error can name the text.
+    """
+
+    panel: str
+    help: str
+    metavar: str = ""
+    kind: type = str
+    many: bool = False
+    default: str = ""
+    flags: tuple[str, ...] = ()
+
+
+OPTIONS: Final[dict[str, Option]] = {
+    "output": Option(
+        panel=FILES, metavar="FILE", flags=("-o", "--output"),
+        help="Write the result to this file; appears whole or not at all.",
+    ),
+    "data": Option(
+        panel=FILES, metavar="D", many=True,
+        help="Read samples from this: .npz, .npy, a folder of .npz or of ONNX test_data_set_*, .jsonl, "
+             "package.module:callable, or 'random'. Repeatable. Default: what stands beside the model.",
+    ),
+    "verify_data": Option(
+        panel=FILES, metavar="D", many=True,
+        help="Verify on this. Repeatable. Default: at most 16 samples held out of --data.",
+    ),
+    "recipe": Option(panel=FILES, metavar="FILE.toml", help="Read options and [[rules]] there; options here win."),
+    "ranges": Option(panel=FILES, metavar="FILE.qcal", help="Take the ranges of this calibration: runs no data."),
+    "report": Option(
+        panel=FILES, metavar="FILE", many=True,
+        help="Write a report: .json, .html, .md or .xml (JUnit). Repeatable; written on failure too.",
+    ),
+    "force": Option(panel=FILES, kind=bool, help="Replace files that exist."),
+    "mode": Option(
+        panel=METHOD, metavar="auto|static|dynamic|weight-only", default="auto",
+        help="Choose how: auto is static with data; without, dynamic for MatMul and Gemm and weight-only for the rest.",
+    ),
+    "format": Option(panel=METHOD, metavar="qdq|qoperator", help="Write a static model this way. Default: qdq."),
+    "target": Option(panel=METHOD, metavar="NAME", default="cpu-x64", help="Quantize for this runtime: see targets."),
+    "weights": Option(
+        panel=METHOD, metavar="TYPE", help="Store weights as int8, uint8, int4 ... Default: what the target runs best."
+    ),
+    "activations": Option(
+        panel=METHOD, metavar="TYPE", help="Compute on uint8, int8, uint16 ... Default: what the target runs best."
+    ),
+    "granularity": Option(
+        panel=METHOD, metavar="tensor|channel|block:N",
+        help="Give weights one scale each, one a channel, or one a block. Default: channel; 4 and 2 bits block:32.",
+    ),
+    "calibrator": Option(
+        panel=METHOD, metavar="mse|minmax|percentile|entropy|moving-average",
+        help="Choose ranges by this criterion. Default: mse.",
+    ),
+    "formula": Option(
+        panel=METHOD, metavar="onnx|onnx-symmetric|tf-min-first|tf-scaled|tf-min-combined",
+        help="Turn ranges into scales by this formula. Default: onnx.",
+    ),
+    "narrow_range": Option(panel=METHOD, kind=bool, help="Leave out the lowest code, as -128 of int8."),
+    "effort": Option(
+        panel=METHOD, metavar="fast|balanced|max", default="balanced", help="Spend this much on keeping accuracy."
+    ),
+    "io": Option(
+        panel=METHOD, metavar="float|quantized", default="float", help="Let graph inputs and outputs hold these."
+    ),
+    "include": Option(
+        panel=CHOICE, metavar="GLOB", many=True,
+        help="Quantize only the nodes whose names match, and these even where policy would keep them in float. "
+             "Repeatable.",
+    ),
+    "exclude": Option(
+        panel=CHOICE, metavar="GLOB", many=True, help="Keep the nodes whose names match in float; wins over --include. "
+        "Repeatable.",
+    ),
+    "include_op": Option(
+        panel=CHOICE, metavar="TYPE", many=True, help="As --include, by operator type: LSTM, Conv. Repeatable."
+    ),
+    "exclude_op": Option(panel=CHOICE, metavar="TYPE", many=True, help="As --exclude, by operator type. Repeatable."),
+    "samples": Option(panel=DATA, metavar="N", kind=int, help="Use at most N samples. Default: all."),
+    "batch_size": Option(
+        panel=DATA, metavar="N", kind=int, help="Feed N rows at a time where the batch is symbolic. Default: 1."
+    ),
+    "preprocess": Option(panel=DATA, metavar="NAME", help="Turn a folder of images into inputs this way."),
+    "seed": Option(panel=DATA, metavar="N", kind=int, default="0", help="Seed --data random."),
+    "allow_nonfinite": Option(panel=DATA, kind=bool, help="Skip NaN and infinity in data, counted."),
+    "memory": Option(panel=DATA, metavar="SIZE", help="Stay within this much memory: 512M, 2G. Default: no limit."),
+    "threads": Option(panel=DATA, metavar="N", kind=int, help="Use N threads. Default: what the runtime chooses."),
+    "min_sqnr": Option(panel=GATES, metavar="DB", kind=float, help="Demand this SQNR of every output, in dB."),
+    "min_agreement": Option(
+        panel=GATES, metavar="X", kind=float, help="Demand this share of equal top-1 answers, 0 to 1."
+    ),
+    "min_speedup": Option(panel=GATES, metavar="X", kind=float, help="Demand float time / new time of at least this."),
+    "max_size_ratio": Option(panel=GATES, metavar="X", kind=float, help="Demand new size / old size of at most this."),
+    "min_coverage": Option(
+        panel=GATES, metavar="X", kind=float, help="Demand this share of multiply-adds as integers, 0 to 1."
+    ),
+    "max_drop": Option(
+        panel=GATES, metavar="X", kind=float,
+        help="Allow at most this drop of accuracy on labelled data, as a share: 0.005 is half a point.",
+    ),
+    "keep": Option(panel=GATES, kind=bool, help="Write the model although a gate fails; the exit code stays 1."),
+    "no_verify": Option(panel=RUN, kind=bool, help="Skip the comparison with the float model; the verdict says so."),
+    "json": Option(panel=RUN, kind=bool, help="Print one JSON document, on failure too."),
+    "quiet": Option(panel=RUN, kind=bool, help="Print nothing but errors (and the document of --json)."),
+    "verbose": Option(panel=RUN, kind=bool, flags=("-v", "--verbose"), help="Print every name and every warning."),
+    "debug": Option(panel=RUN, kind=bool, help="Show the traceback of an error."),
+}  # fmt: skip
+
+RUN_OPTIONS: Final = ("json", "quiet", "verbose", "debug")
+
+NOT_IN_RECIPE: Final = frozenset(("output", "data", "verify_data", "recipe", "report", "force", *RUN_OPTIONS))
+
+METHOD_OPTIONS: Final = tuple(name for name, option in OPTIONS.items() if option.panel in (METHOD, CHOICE))
+
+RECIPE_OPTIONS: Final = tuple(name for name in OPTIONS if name not in NOT_IN_RECIPE)
+
+
+def signature(arguments: Iterable[str], options: Iterable[str]) -> inspect.Signature:
+    """The signature that Typer reads a command's arguments and options from."""
+    parameters = [_parameter(name, str, typer.Argument(metavar=name.upper())) for name in arguments]
+    for name in options:
+        option = OPTIONS[name]
+        shown = f" [default: {option.default}]" if option.default else ""
+        info = typer.Option(
+            None,
+            *(option.flags or ("--" + name.replace("_", "-"),)),
+            help=option.help + shown,
+            metavar=option.metavar or None,
+            rich_help_panel=option.panel,
+        )
+        annotation = bool | None if option.kind is bool else list[str] | None if option.many else str | None
+        parameters.append(_parameter(name, annotation, info))
+    return inspect.Signature(parameters)
+
+
+def _parameter(name: str, annotation: object, default: object) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)

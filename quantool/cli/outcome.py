@@ -1,0 +1,102 @@
+"""From a run to what is printed, which reports are written, and the exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from quantool.cli.command import Given, Outcome, outcome_of
+from quantool.errors import OptionError, QuantoolError
+
+if TYPE_CHECKING:
+    from quantool.report.console import Screen
+
+
+class InternalError(QuantoolError):
+    """A defect of quantool itself: no result, and nothing the user did wrong."""
+
+    exit_code = 3
+
+
+def failure(given: Given, error: Exception) -> Outcome:
+    """The outcome of a run that an error ended, whatever error it is."""
+    from quantool.report.model import Report
+
+    if given.flag("debug"):
+        traceback.print_exception(error)
+    report = Report.failed(given.command, _as_quantool_error(error, given), model=given.model)
+    verbose = given.flag("verbose")
+    return outcome_of(report, lambda screen: screen.summary(report, verbose=verbose) if report.nodes else None)
+
+
+def finish(given: Given, outcome: Outcome, reports: Sequence[Path]) -> int:
+    """Write the reports asked for, print what came out, and give the exit code."""
+    report = outcome.report
+    if report is not None and reports:
+        from quantool.report.write import write_reports
+
+        try:
+            write_reports(report, reports)
+        except OptionError as error:
+            return finish(given, failure(given, error), ())
+    if report is not None and report.errors:
+        _emit(sys.stderr, _page(lambda screen: screen.failures(report.errors), sys.stderr))
+    if given.flag("json"):
+        from quantool.report.json import document
+
+        written = _emit(sys.stdout, document(outcome.document()))
+    else:
+        written = given.flag("quiet") or _emit(sys.stdout, _page(outcome.show, sys.stdout))
+    return outcome.exit_code if written else 2
+
+
+def _as_quantool_error(error: Exception, given: Given) -> QuantoolError:
+    if isinstance(error, QuantoolError):
+        return error
+    if isinstance(error, OSError) and error.filename is not None:
+        what = f"'{error.filename}' cannot be used: {error.strerror}"
+        return QuantoolError(
+            "file-unusable", what, where=str(error.filename), fix="Check the path and its permissions."
+        )
+    what = f"quantool failed inside: {type(error).__name__}: {error}"
+    return InternalError(
+        "internal-error",
+        what,
+        where=f"quantool {given.command}",
+        fix="Run again with --debug and report what it shows.",
+    )
+
+
+def _page(fill: Callable[[Screen], None], stream: TextIO) -> str:
+    from quantool.report.console import Screen
+
+    screen = Screen(terminal=stream.isatty())
+    fill(screen)
+    return screen.text()
+
+
+def _emit(stream: TextIO, text: str) -> bool:
+    """Write all of a text; False where the stream cannot hold it. A reader that left has what it wanted."""
+    encoding = stream.encoding or "utf-8"
+    try:
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        stream.flush()
+    except OSError as error:
+        _detach(stream)
+        if isinstance(error, BrokenPipeError):
+            return True
+        if stream is not sys.stderr:
+            _emit(sys.stderr, f"error: standard output cannot be written: {error.strerror}\n")
+        return False
+    return True
+
+
+def _detach(stream: TextIO) -> None:
+    """Point a broken stream to nowhere, so that the interpreter's last flush does not fail again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

@@ -1,0 +1,39 @@
+"""The report as JUnit XML: each gate is a test case, and so is the run itself."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+from quantool.report.model import Gate, Report, Status
+from quantool.report.summary import data_line, facts, headline
+from quantool.report.wording import UNKNOWN, number, visible
+
+
+def render(report: Report) -> str:
+    """JUnit XML that CI systems read. A failed gate is a failure, any other error an error of the run."""
+    errors = () if report.status == Status.GATE_FAILED and report.gates else report.errors
+    failed = sum(not gate.passed for gate in report.gates)
+    totals = {"tests": str(1 + len(report.gates)), "failures": str(failed), "errors": str(len(errors))}
+    root = ET.Element("testsuites", {"name": "quantool", **totals})
+    suite = ET.SubElement(root, "testsuite", {"name": f"quantool {report.command}", **totals})
+    properties = ET.SubElement(suite, "properties")
+    for fact in facts(report):
+        ET.SubElement(properties, "property", {"name": fact.label, "value": fact.value})
+    run = ET.SubElement(suite, "testcase", {"classname": "quantool", "name": report.command})
+    for error in errors:
+        shown = ET.SubElement(run, "error", {"type": visible(error.code), "message": visible(error.what)})
+        shown.text = f"where: {visible(error.where)}\nfix: {visible(error.fix)}"
+    ET.SubElement(run, "system-out").text = "\n".join(filter(None, (data_line(report), headline(report))))
+    for gate in report.gates:
+        _gate(suite, gate)
+    ET.indent(root)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _gate(suite: ET.Element, gate: Gate) -> None:
+    case = ET.SubElement(suite, "testcase", {"classname": "quantool.gates", "name": gate.name})
+    if gate.passed:
+        return
+    value = UNKNOWN if gate.value is None else number(gate.value)
+    message = f"{gate.name} is {value}, the limit is {number(gate.limit)}"
+    ET.SubElement(case, "failure", {"type": "gate", "message": message}).text = message
