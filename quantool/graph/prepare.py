@@ -12,7 +12,7 @@ from quantool.graph.names import name_nodes, name_values
 from quantool.graph.opset import least_ir_version, raise_opset
 from quantool.graph.scopes import graphs, paused_collector
 from quantool.graph.structure import copy_without_weights, resolve_external
-from quantool.graph.wellformed import sort
+from quantool.graph.wellformed import complete_imports, sort
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,6 +39,7 @@ def prepare(loaded: Loaded, *, opset: int | None = None) -> Model:
     structure, weights = copy_without_weights(loaded.proto)
     if loaded.external is not None:
         resolve_external(structure, loaded.external)
+    complete_imports(structure)
     sort(structure.graph)
     given = name_nodes(structure.graph)
     structure, origins = inline(structure)
@@ -47,8 +48,9 @@ def prepare(loaded: Loaded, *, opset: int | None = None) -> Model:
     structure.ir_version = max(structure.ir_version, least_ir_version(structure))
     structure, notes = infer(structure)
     if opset is not None and opset > loaded.source.opset:
-        structure, added, more = raise_opset(structure, opset, names=names)
+        added, more = raise_opset(structure, opset)
         origins |= {node: origins.get(near, near) for node, near in added.items()}
+        lift(structure, weights, names=name_values(structure.graph))
         structure, again = infer(structure)
         notes += more + (again if not notes else [])
     folder = loaded.source.folder

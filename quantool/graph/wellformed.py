@@ -41,6 +41,23 @@ def check(model: onnx.ModelProto) -> None:
     _check_imports(model)
 
 
+def complete_imports(model: onnx.ModelProto) -> None:
+    """Import the domains that ONNX Runtime adds by itself, and write ai.onnx as ""; in place."""
+    versions: dict[str, int] = {}
+    for item in model.opset_import:
+        domain = "" if item.domain in DEFAULT_DOMAINS else item.domain
+        versions[domain] = max(item.version, versions.get(domain, 0))
+    for node in nodes(model):
+        if node.domain in DEFAULT_DOMAINS:
+            if node.domain:
+                node.domain = ""
+        elif node.domain in RUNTIME_DOMAINS:
+            versions.setdefault(node.domain, 1)
+    del model.opset_import[:]
+    for domain, version in versions.items():
+        model.opset_import.add(domain=domain, version=version)
+
+
 def sort(graph: onnx.GraphProto) -> None:
     """Bring the nodes of all scopes into an order where each comes after what it reads; in place, stable."""
     for scope in graphs(graph):
