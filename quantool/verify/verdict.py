@@ -1,0 +1,138 @@
+"""The verdict: one plain sentence that says what was won, what it cost, and whether it was worth it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from quantool.schema import Latency, Mode, OutputComparison
+
+#: measured speedups this close to 1 are within the noise of a busy machine
+EVEN: Final = 0.03
+#: below this the noise carries nearly half of the signal's amplitude
+NOISE_SQNR_DB: Final = 6.0
+#: a channel is lost where it reads less than LOST_SQNR_DB and this much less than the whole output
+LOST_GAP_DB: Final = 15.0
+LOST_SQNR_DB: Final = 10.0
+#: below this share of multiplications the gain is bounded by what stays float
+LOW_COVERAGE: Final = 0.5
+
+_SLOWER: Final = "slower than float"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What a verdict rests on.
+
+    Sizes are of the whole model, external data included. latency: None where not measured. outputs: comparisons
+    by name, empty where outputs were not compared. samples: compared feeds. held_out: whether they were left out
+    of calibration, None where nothing was calibrated.
+    coverage: share of multiplications that are quantized, None where unknown.
+    """
+
+    mode: Mode
+    float_bytes: int
+    quantized_bytes: int
+    latency: Latency | None = None
+    outputs: Mapping[str, OutputComparison] = field(default_factory=dict)
+    samples: int = 0
+    held_out: bool | None = None
+    coverage: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.float_bytes <= 0 or self.quantized_bytes <= 0:
+            raise ValueError(f"sizes are {self.float_bytes} and {self.quantized_bytes}; they must be positive.")
+
+
+def verdict(evidence: Evidence) -> str:
+    """One sentence, warnings of lost channels and low coverage after it."""
+    flaws = _flaws(evidence)
+    speed_is_a_flaw = any(flaw.startswith(_SLOWER) for flaw in flaws)
+    speed = () if speed_is_a_flaw else _speed(evidence)
+    figures = ", ".join((_size(evidence), *speed, *_accuracy(evidence)))
+    sentence = f"Not worth it: {'; '.join(flaws)}; {figures}." if flaws else f"{figures}."
+    remarks = (_lost_channel(evidence), _low_coverage(evidence))
+    return " ".join((sentence[0].upper() + sentence[1:], *(remark for remark in remarks if remark)))
+
+
+def _flaws(evidence: Evidence) -> list[str]:
+    """Why the result is not worth having; size alone is worth having where only weights are quantized."""
+    flaws = []
+    smaller = evidence.quantized_bytes < evidence.float_bytes
+    latency = evidence.latency
+    for_size = evidence.mode is Mode.WEIGHT_ONLY and smaller
+    if latency is not None and latency.speedup < 1 - EVEN and not for_size:
+        flaws.append(f"{_SLOWER} ({latency.speedup:.2f}x)")
+    if not smaller and (latency is None or latency.speedup <= 1 + EVEN):
+        flaws.append("neither smaller nor faster" if latency is not None else "not smaller")
+    name, worst = _worst_output(evidence)
+    if worst is not None and worst.sqnr_db is not None and worst.sqnr_db < NOISE_SQNR_DB:
+        flaws.append(f"the output '{name}' is mostly noise")
+    return flaws
+
+
+def _size(evidence: Evidence) -> str:
+    ratio = evidence.float_bytes / evidence.quantized_bytes
+    if f"{ratio:.1f}" == "1.0":
+        return "same size"
+    return f"{ratio:.1f}x smaller" if ratio > 1 else f"{1 / ratio:.1f}x larger"
+
+
+def _speed(evidence: Evidence) -> tuple[str, ...]:
+    if evidence.latency is None:
+        return ()
+    speedup = evidence.latency.speedup
+    if speedup < 1 - EVEN:
+        return (f"but {_SLOWER} ({speedup:.2f}x)",)
+    return ("as fast as float",) if speedup <= 1 + EVEN else (f"{speedup:.1f}x faster",)
+
+
+def _accuracy(evidence: Evidence) -> tuple[str, ...]:
+    name, worst = _worst_output(evidence)
+    if worst is None:
+        return ("outputs were not compared (no data)",)
+    kind = "held-out sample" if evidence.held_out else "sample"
+    where = f"on {evidence.samples} {kind}{'s' if evidence.samples != 1 else ''}"
+    if evidence.held_out is False:
+        where += " that also calibrated"
+    several = len(evidence.outputs) > 1
+    if all(output.exact for output in evidence.outputs.values()):
+        return (f"outputs equal {where}",)
+    words = []
+    if worst.sqnr_db is not None and math.isfinite(worst.sqnr_db):
+        words.append(f"{f'worst SQNR ({name!r})' if several else 'SQNR'} {worst.sqnr_db:.1f} dB")
+    shares = [o.top1_agreement for o in evidence.outputs.values() if o.top1_agreement is not None]
+    if shares:
+        words.append(f"{'worst ' if len(shares) > 1 else ''}top-1 agreement {100 * min(shares):.1f} %")
+    words[-1:] = [f"{words[-1]} {where}"] if words else [f"outputs compared {where}"]
+    return tuple(words)
+
+
+def _worst_output(evidence: Evidence) -> tuple[str, OutputComparison | None]:
+    """The output of the least SQNR, else the first."""
+    outputs = evidence.outputs
+    rated = {name: o.sqnr_db for name, o in outputs.items() if o.sqnr_db is not None}
+    if rated:
+        name = min(rated, key=rated.__getitem__)
+        return name, outputs[name]
+    return next(iter(outputs.items()), ("", None))
+
+
+def _lost_channel(evidence: Evidence) -> str:
+    for name, output in evidence.outputs.items():
+        whole, worst = output.sqnr_db, output.worst_channel_sqnr_db
+        if whole is None or worst is None:
+            continue
+        if worst < LOST_SQNR_DB and worst < whole - LOST_GAP_DB:
+            return (
+                f"One channel lost: '{name}' reads {whole:.1f} dB as a whole and {worst:.1f} dB in its worst channel."
+            )
+    return ""
+
+
+def _low_coverage(evidence: Evidence) -> str:
+    if evidence.coverage is None or evidence.coverage >= LOW_COVERAGE:
+        return ""
+    return f"Only {100 * evidence.coverage:.0f} % of the multiplications are quantized."
