@@ -16,6 +16,9 @@ _HALF = BUCKETS // 2
 NEGATIVE_ZERO = _HALF - 1
 POSITIVE_ZERO = _HALF
 _INFINITY = 0x7F80
+# The buckets of the most negative and the largest finite numbers.
+FIRST_KEY = _HALF - _INFINITY
+LAST_KEY = _HALF + _INFINITY - 1
 
 
 def count_by_key(values: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
