@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -36,6 +37,7 @@ class IntegerJob:
         zero_point: float32, of the scale's shape or one element; None for zero.
         layout: which parameter belongs to which element.
         grid: the range of the codes.
+        half_quotient: round the quotient to float16, as a division in that type does; x is float16 too.
     """
 
     x: Array | FlatReader
@@ -44,6 +46,7 @@ class IntegerJob:
     zero_point: Array | None
     layout: Layout
     grid: IntegerGrid
+    half_quotient: bool = False
 
 
 def quantize_integer(job: IntegerJob, *, threads: int = 1) -> None:
@@ -79,28 +82,41 @@ def _quantize_slabs(job: IntegerJob, pieces: Iterable[Slab]) -> None:
 def _quantize_slab(job: IntegerJob, slab: Slab, *, scales: ParameterSource, zero: Array | None, scratch: Array) -> None:
     codes = job.codes[slab.start : slab.stop]
     try:
-        _divide(job.x[slab.start : slab.stop], slab, scales, scratch)
-        np.rint(scratch, out=scratch)
-        if zero is not None:
-            np.add(scratch, zero, out=scratch)
-        np.clip(scratch, np.float32(job.grid.qmin), np.float32(job.grid.qmax), out=scratch)
+        _passes(job, slab, scales=scales, zero=zero, scratch=scratch)
         np.copyto(codes, scratch, casting="unsafe")
     except FloatingPointError:
         with np.errstate(all="ignore"):
-            _divide(job.x[slab.start : slab.stop], slab, scales, scratch)
-            np.rint(scratch, out=scratch)
-            if zero is not None:
-                np.add(scratch, zero, out=scratch)
+            _passes(job, slab, scales=scales, zero=zero, scratch=scratch)
             scratch[np.isnan(scratch)] = job.grid.qmin
-            np.clip(scratch, np.float32(job.grid.qmin), np.float32(job.grid.qmax), out=scratch)
             np.copyto(codes, scratch, casting="unsafe")
-    if job.grid.dtype != job.grid.carrier:
-        np.bitwise_and(codes, np.array(_low_bits(job.grid), codes.dtype), out=codes)
+    if job.grid.dtype != job.grid.carrier and job.grid.qmin < 0:
+        # ml_dtypes keeps a code below 8 bits in the low bits of its byte, the rest zero.
+        np.bitwise_and(codes, codes.dtype.type(job.grid.qmax - job.grid.qmin), out=codes)
 
 
-def _low_bits(grid: IntegerGrid) -> int:
-    """ml_dtypes keeps a code below 8 bits in the low bits of its byte, the rest zero."""
-    return grid.qmax - grid.qmin
+def _passes(job: IntegerJob, slab: Slab, *, scales: ParameterSource, zero: Array | None, scratch: Array) -> None:
+    """Everything but the cast: scratch holds integral float32 inside the grid, or NaN."""
+    _divide(job.x[slab.start : slab.stop], slab, scales, scratch)
+    if job.half_quotient:
+        _round_to_half(scratch)
+    np.rint(scratch, out=scratch)
+    if zero is not None:
+        np.add(scratch, zero, out=scratch)
+    np.clip(scratch, np.float32(job.grid.qmin), np.float32(job.grid.qmax), out=scratch)
+
+
+def _round_to_half(values: Array) -> None:
+    """Round float32 in place to the 11 significant bits of float16, ties to even.
+
+    A quotient of two float16 rounded to float32 first rounds to the same float16 (24 >= 2 * 11 + 2 bits). Values
+    below float16's normal range stay below one half and values above it beyond every code, so their exact float16
+    does not matter; NaN and Inf have no low bits to carry.
+    """
+    bits = values.view(np.uint32)
+    odd = (bits >> np.uint32(13)) & np.uint32(1)
+    odd += np.uint32(0x0FFF)
+    np.add(bits, odd, out=bits)
+    np.bitwise_and(bits, np.uint32(0xFFFFE000), out=bits)
 
 
 def _divide(x: Array, slab: Slab, scales: ParameterSource, scratch: Array) -> None:
@@ -113,6 +129,11 @@ def _divide(x: Array, slab: Slab, scales: ParameterSource, scratch: Array) -> No
     else:
         shape = (rows.shape[0], -1)
         np.divide(x.reshape(shape), rows, out=scratch.reshape(shape))
+
+
+def divisions_of(x: np.dtype[Any]) -> tuple[np.dtype[Any], ...]:
+    """The types of the quotient that :func:`quantize_integer` can round to for an x of this type."""
+    return (FLOAT32, FLOAT16) if x == FLOAT16 else (FLOAT32,)
 
 
 @cache

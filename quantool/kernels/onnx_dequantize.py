@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
@@ -23,9 +22,9 @@ from quantool.kernels.dtypes import (
     require_profile,
 )
 from quantool.kernels.flat_reader import FlatReader, flat_view
-from quantool.kernels.granularity import Layout, Slab, resolve_layout
-from quantool.kernels.onnx_linear import require_same_shape
+from quantool.kernels.granularity import Slab
 from quantool.kernels.parameter_source import ParameterSource
+from quantool.kernels.parameters import resolve_parameters
 from quantool.kernels.quantize_rules import takes_zero_point
 from quantool.kernels.slab_runner import run_over_slabs
 
@@ -62,17 +61,17 @@ def dequantize_linear(
     dtype = scale.dtype if output_dtype is None else dtype_of(output_dtype, argument="output_dtype")
     if dtype not in SCALE_TYPES:
         raise TypeError(f"output_dtype is {dtype}; allowed: {listed(SCALE_TYPES)}.")
-    lenient = profile == "ref"
-    layout = resolve_layout(x.shape, scale.shape, axis=axis, block_size=block_size, lenient=lenient)
-    zero_layout, zero_point = layout, None
-    if x_zero_point is not None:
-        zero_point = _checked_zero_point(np.asarray(x_zero_point), x)
-        if lenient:
-            zero_layout = resolve_layout(x.shape, zero_point.shape, axis=axis, block_size=block_size, lenient=True)
-        else:
-            require_same_shape(zero_point, scale, argument="x_zero_point")
-        if not takes_zero_point(x.dtype) or not zero_point.any():
-            zero_point = None
+    zero_point = None if x_zero_point is None else _checked_zero_point(np.asarray(x_zero_point), x)
+    parameters = resolve_parameters(
+        x.shape,
+        scale,
+        zero_point,
+        axis=axis,
+        block_size=block_size,
+        profile=profile,
+        zero_point_name="x_zero_point",
+    )
+    scales, zeros = parameters.scale.astype(FLOAT32, copy=False), _zeros(parameters.zero_point, profile)
     y = np.empty(x.shape, dtype)
 
     def work(pieces: Iterable[Slab]) -> None:
@@ -80,11 +79,11 @@ def dequantize_linear(
             flat_view(x),
             y.reshape(-1),
             pieces,
-            scale=ParameterSource(scale.astype(FLOAT32, copy=False), layout),
-            zero=None if zero_point is None else _zero_source(zero_point, zero_layout, lenient),
+            scale=ParameterSource(scales, parameters.layout),
+            zero=None if zeros is None else ParameterSource(zeros, parameters.layout),
         )
 
-    run_over_slabs(layout, work, threads=threads)
+    run_over_slabs(parameters.layout, work, threads=threads)
     return y
 
 
@@ -96,12 +95,13 @@ def _checked_zero_point(zero_point: Array, x: Array) -> Array:
     return zero_point
 
 
-def _zero_source(zero_point: Array, layout: Layout, lenient: bool) -> ParameterSource:
+def _zeros(zero_point: Array | None, profile: str) -> Array | None:
     """The zero point in the type of the subtraction: int32 against int32 in ONNX Runtime, else a float."""
-    kind: np.dtype[Any] = FLOAT32
-    if zero_point.dtype == INT32:
-        kind = np.dtype(np.float64) if lenient else INT32
-    return ParameterSource(zero_point.astype(kind), layout)
+    if zero_point is None or not takes_zero_point(zero_point.dtype) or not zero_point.any():
+        return None
+    if zero_point.dtype != INT32:
+        return zero_point.astype(FLOAT32)
+    return zero_point.astype(np.float64) if profile == "ref" else zero_point
 
 
 def _dequantize_slabs(

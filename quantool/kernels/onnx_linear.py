@@ -22,8 +22,9 @@ from quantool.kernels.dtypes import (
     require_profile,
 )
 from quantool.kernels.flat_reader import flat_view
-from quantool.kernels.granularity import Layout, per_tensor_layout, resolve_layout, view_parameters
-from quantool.kernels.integer_quantize import IntegerJob, quantize_by_table, quantize_integer
+from quantool.kernels.granularity import per_tensor_layout
+from quantool.kernels.integer_quantize import IntegerJob, divisions_of, quantize_by_table, quantize_integer
+from quantool.kernels.parameters import Parameters, resolve_parameters
 from quantool.kernels.quantize_rules import QuantizeRule, choose_rule, quantize_by_rule, supported_divisions
 
 X_TYPES = (FLOAT32, FLOAT16, BFLOAT16, INT32)
@@ -85,14 +86,15 @@ def quantize_linear(
     require_dtype(y_scale, SCALE_TYPES, argument="y_scale")
     zero_point = None if y_zero_point is None else np.asarray(y_zero_point)
     dtype = _output_dtype(zero_point, output_dtype)
-    lenient = profile == "ref"
-    layout = resolve_layout(x.shape, y_scale.shape, axis=axis, block_size=block_size, lenient=lenient)
-    zero_layout = layout
-    if zero_point is not None:
-        if lenient:
-            zero_layout = resolve_layout(x.shape, zero_point.shape, axis=axis, block_size=block_size, lenient=True)
-        else:
-            require_same_shape(zero_point, y_scale, argument="y_zero_point")
+    parameters = resolve_parameters(
+        x.shape,
+        y_scale,
+        zero_point,
+        axis=axis,
+        block_size=block_size,
+        profile=profile,
+        zero_point_name="y_zero_point",
+    )
     rule = choose_rule(
         x=x.dtype,
         scale=y_scale.dtype,
@@ -103,64 +105,41 @@ def quantize_linear(
         profile=profile,
     )
     y = np.empty(x.shape, dtype)
-    _fill(x, y, y_scale, zero_point, layouts=(layout, zero_layout), rule=rule, threads=threads)
+    _fill(x, y, parameters, rule=rule, threads=threads)
     return y
 
 
-def _fill(
-    x: Array,
-    y: Array,
-    scale: Array,
-    zero_point: Array | None,
-    *,
-    layouts: tuple[Layout, Layout],
-    rule: QuantizeRule,
-    threads: int,
-) -> None:
-    layout, grid = layouts[0], INTEGER_GRIDS.get(rule.dtype)
-    if x.dtype == FLOAT16 and grid is not None and scale.size == 1 and x.size >= TABLE_FACTOR * HALF_PATTERNS:
-        table = _half_table(scale, zero_point, rule)
-        quantize_by_table(flat_view(x), y.reshape(-1).view(grid.carrier), table=table, threads=threads)
+def _fill(x: Array, y: Array, parameters: Parameters, *, rule: QuantizeRule, threads: int) -> None:
+    grid, flat, codes = INTEGER_GRIDS.get(rule.dtype), flat_view(x), y.reshape(-1)
+    if grid is None or rule.wraps or rule.division not in divisions_of(x.dtype):
+        quantize_by_rule(flat, codes, parameters=parameters, rule=rule, threads=threads)
         return
-    flat, codes = flat_view(x), y.reshape(-1)
-    if grid is None or rule.wraps or rule.division != FLOAT32:
-        quantize_by_rule(flat, codes, scale=scale, zero_point=zero_point, layouts=layouts, rule=rule, threads=threads)
+    if x.dtype == FLOAT16 and parameters.scale.size == 1 and x.size >= TABLE_FACTOR * HALF_PATTERNS:
+        table = _half_table(parameters, rule)
+        quantize_by_table(flat, codes.view(grid.carrier), table=table.view(grid.carrier), threads=threads)
         return
+    zero_point = parameters.zero_point
     if zero_point is not None and not zero_point.any():
         zero_point = None
     job = IntegerJob(
         x=flat,
         codes=codes.view(grid.carrier),
-        scale=view_parameters(scale.astype(FLOAT32, copy=False), layout),
+        scale=parameters.scale.astype(rule.division, copy=False).astype(FLOAT32, copy=False),
         zero_point=None if zero_point is None else zero_point.astype(FLOAT32),
-        layout=layout,
+        layout=parameters.layout,
         grid=grid,
+        half_quotient=rule.division == FLOAT16,
     )
     quantize_integer(job, threads=threads)
 
 
-def _half_table(scale: Array, zero_point: Array | None, rule: QuantizeRule) -> Array:
-    """The code of every float16 bit pattern under one scale, in the grid's carrier type."""
-    patterns = np.arange(HALF_PATTERNS, dtype=np.uint16)
+def _half_table(parameters: Parameters, rule: QuantizeRule) -> Array:
+    """The code of every float16 bit pattern under one scale."""
+    patterns = np.arange(HALF_PATTERNS, dtype=np.uint16).view(FLOAT16)
     table = np.empty(HALF_PATTERNS, rule.dtype)
-    layout = per_tensor_layout(HALF_PATTERNS)
-    quantize_by_rule(
-        patterns.view(FLOAT16),
-        table,
-        scale=scale,
-        zero_point=zero_point,
-        layouts=(layout, layout),
-        rule=rule,
-        threads=1,
-    )
-    return table.view(INTEGER_GRIDS[rule.dtype].carrier)
-
-
-def require_same_shape(zero_point: Array, scale: Array, *, argument: str) -> None:
-    """Raise ValueError unless the zero point has the scale's shape; [] and [1] count as equal."""
-    scalars = zero_point.size == scale.size == 1 and max(zero_point.ndim, scale.ndim) <= 1
-    if zero_point.shape != scale.shape and not scalars:
-        raise ValueError(f"{argument} has shape {list(zero_point.shape)}; it must be the scale's, {list(scale.shape)}.")
+    one_scale = Parameters(per_tensor_layout(HALF_PATTERNS), parameters.scale, parameters.zero_point)
+    quantize_by_rule(patterns, table, parameters=one_scale, rule=rule, threads=1)
+    return table
 
 
 def _output_dtype(zero_point: Array | None, output_dtype: DTypeName | None) -> np.dtype[Any]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from quantool.kernels.dtypes import Array
-from quantool.kernels.granularity import Layout, Slab, expand, parameters_of, view_parameters
+from quantool.kernels.granularity import Layout, Slab, expand, parameters_of
 
 # From this run length on, a (rows, 1) operand costs less than one expanded to every element.
 BROADCAST_RUN = 1024
 
 
 class ParameterSource:
-    """The parameters of a tensor, slab by slab.
+    """The parameters of a tensor, slab by slab; ``values`` has the layout's parameter shape.
 
     Per-axis parameters repeat for every outer entry: they are expanded once, for the first and largest
     slab, and the same vector serves the others. One source serves one thread.
@@ -19,7 +19,7 @@ class ParameterSource:
     __slots__ = ("_layout", "_repeats", "_tile", "_values")
 
     def __init__(self, values: Array, layout: Layout) -> None:
-        self._values = view_parameters(values, layout)
+        self._values = values
         self._layout = layout
         self._repeats = layout.outer > 1 and not layout.blocked
         self._tile: Array | None = None

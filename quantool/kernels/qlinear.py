@@ -22,7 +22,7 @@ from quantool.kernels.integer_products import (
     rescale_before_zero,
 )
 from quantool.kernels.low_precision import cast_float8
-from quantool.kernels.onnx_linear import require_same_shape
+from quantool.kernels.parameters import require_same_shape
 
 SCALE_TYPES = (FLOAT32, FLOAT16, BFLOAT16)
 UINT8, INT8 = INT8_TYPES

@@ -19,9 +19,10 @@ from quantool.kernels.dtypes import (
     IntegerGrid,
 )
 from quantool.kernels.flat_reader import FlatReader
-from quantool.kernels.granularity import Layout, Slab
+from quantool.kernels.granularity import Slab
 from quantool.kernels.low_precision import cast_float8
 from quantool.kernels.parameter_source import ParameterSource
+from quantool.kernels.parameters import Parameters
 from quantool.kernels.rounding import round_half_even, to_int32_x86
 from quantool.kernels.slab_runner import run_over_slabs
 
@@ -72,24 +73,23 @@ def quantize_by_rule(
     x: Array | FlatReader,
     codes: Array,
     *,
-    scale: Array,
-    zero_point: Array | None,
-    layouts: tuple[Layout, Layout],
+    parameters: Parameters,
     rule: QuantizeRule,
     threads: int,
 ) -> None:
-    """Write the codes of x into ``codes``, both flat, with scale and zero point laid out independently."""
+    """Write the codes of x into ``codes``, both flat."""
+    layout, zero_point = parameters.layout, parameters.zero_point
 
     def work(pieces: Iterable[Slab]) -> None:
-        scales = ParameterSource(scale, layouts[0])
-        zeros = None if zero_point is None else ParameterSource(zero_point, layouts[1])
+        scales = ParameterSource(parameters.scale, layout)
+        zeros = None if zero_point is None else ParameterSource(zero_point, layout)
         with np.errstate(all="ignore"):
             for slab in pieces:
                 zero = None if zeros is None else zeros.flat(slab)
                 quotient = _divide(x[slab.start : slab.stop], scales.flat(slab), rule.division)
                 codes[slab.start : slab.stop] = _encode(quotient, zero, rule)
 
-    run_over_slabs(layouts[0], work, threads=threads)
+    run_over_slabs(layout, work, threads=threads)
 
 
 def _divide(x: Array, scale: Array, division: np.dtype[Any] | None) -> Array:
