@@ -13,8 +13,12 @@ import numpy as np
 from quantool.ops import Role, op_of
 from quantool.schema import GraphFacts, NodeFact
 
-_LINEAR = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "Add", "Sub", "Mul", "Neg", "Abs", "Concat", "Max"})
+_LINEAR = frozenset(
+    {"Conv", "ConvTranspose", "MatMul", "Gemm", "Add", "Sub", "Mul", "Neg", "Abs", "Concat", "Max", "ReduceSum"}
+)
 _SPECTRAL = frozenset({"Log", "Sqrt", "Sin", "Cos"})
+#: what may stand between a root and the quotient that it normalizes
+_DIVISOR_STEPS = frozenset({"Add", "Clip", "Max", "Expand", "Cast", "Reciprocal"})
 _NORM_PARTS = frozenset(
     {"ReduceMean", "Sub", "Pow", "Mul", "Add", "Sqrt", "Div", "Reciprocal", "Cast", "ReduceSum", "Abs"}
 )
@@ -32,16 +36,36 @@ RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 def reaching_spectrum(facts: GraphFacts) -> Set[str]:
     """Tensors that reach a Log, Sqrt, square root by Pow, Sin or Cos through linear operators alone.
 
-    Means stop the walk, so that the variance of a LayerNorm does not count; a rectifier stops it too, unless
-    it only keeps a logarithm's operand positive (Clip without an upper bound, Max).
+    Means stop the walk, and a root that only divides does not start it, so that norms do not count; a rectifier
+    stops it too, unless it only keeps a logarithm's operand positive (Clip without an upper bound, Max).
     """
     reached: set[str] = set()
     for node in reversed(facts.nodes):
         if node.op_type in _SPECTRAL or _is_root(node, facts):
-            reached.add(node.inputs[0])
+            if not _only_divides(node, facts):
+                reached.add(node.inputs[0])
         elif _is_linear(node, facts) and not reached.isdisjoint(node.outputs):
             reached.update(i for i in node.inputs if i)
     return reached
+
+
+def _only_divides(node: NodeFact, facts: GraphFacts) -> bool:
+    """Whether everything that reads a root divides by it, as a normalization does."""
+    if node.op_type not in ("Sqrt", "Pow"):
+        return False
+    pending, seen = [node], 0
+    while pending:
+        step = pending.pop()
+        seen += 1
+        for use in facts.readers(step.outputs[0]):
+            reader = facts.by_name[use.node]
+            divides = (reader.op_type == "Div" and use.index == 1) or step.op_type == "Reciprocal"
+            if divides:
+                continue
+            if reader.op_type not in _DIVISOR_STEPS or seen > 8:
+                return False
+            pending.append(reader)
+    return True
 
 
 def _is_root(node: NodeFact, facts: GraphFacts) -> bool:
