@@ -1,0 +1,322 @@
+"""HTML, Markdown, JUnit and the terminal: the verdict first, everything present, no name ever markup."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quantool.errors import ModelError
+from quantool.report import html, junit, markdown
+from quantool.report.console import COLUMNS, Screen
+from quantool.report.model import LatencyInfo, ModelInfo, NodeRow, Report
+from quantool.report.summary import headline, kept_groups
+from quantool.report.wording import counts, decibel, listing, number, percent, plural, size, visible
+from quantool.requests import Inspection, TensorInfo
+from quantool.schema import Reason
+from report.examples import NASTY, SOFTMAX, gate_failed, report
+
+VERDICT = "Worth it: 3.7 times smaller and 2.0 times as fast as float at 34.2 dB."
+REFUSED = Report.failed("quantize", ModelError("no-model", "m.onnx is no model", where="m.onnx", fix="Give one."))
+
+
+class Page(HTMLParser):
+    """The tags, attributes and visible texts of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.texts: list[str] = []
+        self._void = {"meta", "br"}
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes.extend(attrs)
+        if tag not in self._void:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if data.strip() and self._open[-1:] != ["style"]:
+            self.texts.append(" ".join(data.split()))
+
+
+def screen(run: Report, *, terminal: bool = False, verbose: bool = False) -> str:
+    """A run's summary as it is printed."""
+    page = Screen(terminal=terminal)
+    page.summary(run, verbose=verbose)
+    return page.text()
+
+
+# --- HTML -----------------------------------------------------------------------------------------------
+
+
+def test_html_says_the_data_first_and_then_the_verdict() -> None:
+    texts = Page(html.render(report())).texts
+    assert texts[0] == f"quantool quantize: {VERDICT}"
+    assert texts[1].startswith("Data: digits.calib.npz beside the model, 128 samples, verified on held-out samples")
+    assert texts[2] == VERDICT
+
+
+def test_html_needs_no_script_and_no_network() -> None:
+    page = Page(html.render(report(NASTY)))
+    assert {"script", "link", "img", "iframe", "object"}.isdisjoint(page.tags)
+    assert {"src", "href"}.isdisjoint(name for name, _ in page.attributes)
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+    assert "url(" not in html.render(report())
+    assert "@import" not in html.render(report())
+
+
+def test_html_shows_figures_nodes_tensors_reasons_and_recipe() -> None:
+    texts = Page(html.render(gate_failed())).texts
+    for expected in (
+        "2 of 3 nodes", "QLinearConv 12, QGemm 1", "34.2 dB", "digits/logits", "digits/x", "-3 to 3", "-3.1 to 3.4",
+        "0.01 to 0.02 (2 values)", "softmax: Softmax amplifies small errors.", "if_1/then_branch", "min-sqnr", "fails",
+        "What would change it: Ask for it with --include-op Softmax.", "exclude", "['digits/x']", "outlier", "1.23 ms",
+        "gate-failed, exit code 1", "over 99.9 %", "3 nodes of the model as given",
+    ):  # fmt: skip
+        assert expected in texts, expected
+
+
+def test_html_has_one_heading_per_section_under_one_title() -> None:
+    tags = Page(html.render(gate_failed())).tags
+    assert tags.count("h1") == 1
+    assert tags.count("h2") == tags.count("section")
+    assert tags.count("table") == tags.count("caption")
+
+
+@given(st.text())
+@settings(max_examples=30)
+def test_no_name_becomes_html(name: str) -> None:
+    plain_page, page = Page(html.render(report("digits"))), Page(html.render(report(name)))
+    assert page.tags == plain_page.tags
+
+
+def test_html_of_a_refusal_names_the_error() -> None:
+    texts = Page(html.render(REFUSED)).texts
+    assert "m.onnx is no model" in texts
+    assert "fix: Give one." in texts
+
+
+def test_bars_are_relative_to_the_longest_of_their_kind() -> None:
+    page = Page(html.render(replace(report(), latency=LatencyInfo(float_ms=1.0, quantized_ms=2.0, speedup=0.5))))
+    widths = [value for name, value in page.attributes if name == "style"]
+    assert widths == [f"width: {w}%" for w in ("100.00", "26.73", "50.00", "100.00", "66.67", "99.99", "100.00")]
+
+
+# --- Markdown -------------------------------------------------------------------------------------------
+
+
+def test_markdown_says_the_data_first_and_then_the_verdict() -> None:
+    lines = markdown.render(report()).splitlines()
+    assert lines[0].startswith("Data: digits.calib.npz beside the model")
+    assert lines[2] == f"## {VERDICT}"
+    assert "| coverage | 66.7 % of nodes, over 99.9 % of multiply-adds, 100 % of weight bytes |" in lines
+
+
+def test_markdown_groups_kept_nodes_and_names_errors() -> None:
+    text = markdown.render(gate_failed())
+    assert "| softmax | 1 | Softmax 1 | Softmax amplifies small errors. | Ask for it" in text
+    assert "| gate-failed | min-sqnr is 34.2 dB, below 40 dB | --min-sqnr | Lower it. |" in text
+    assert "| min-sqnr | 40 | 34.2 | fails |" in text
+
+
+@given(st.text())
+def test_no_name_breaks_out_of_a_markdown_cell(name: str) -> None:
+    plain_lines, lines = (markdown.render(report(n)).splitlines() for n in ("digits", name))
+    bars = [len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in lines]
+    assert bars == [line.count("|") for line in plain_lines]
+    assert not re.search(r"(?<!\\)(?:\\\\)*<", "".join(lines))
+
+
+# --- JUnit ----------------------------------------------------------------------------------------------
+
+
+def test_each_gate_is_a_test_case_and_a_failed_one_a_failure() -> None:
+    root = ET.fromstring(junit.render(gate_failed()))
+    suite = root[0]
+    cases = {case.get("name"): case for case in suite.findall("testcase")}
+    assert list(cases) == ["quantize", "min-sqnr", "max-size-ratio"]
+    failure = cases["min-sqnr"].find("failure")
+    assert failure is not None
+    assert failure.get("message") == "min-sqnr is 34.2, the limit is 40"
+    assert cases["max-size-ratio"].find("failure") is None
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "0")
+
+
+def test_a_refusal_is_an_error_of_the_run() -> None:
+    suite = ET.fromstring(junit.render(REFUSED))[0]
+    error = suite.find("testcase/error")
+    assert error is not None
+    assert (error.get("type"), error.get("message")) == ("no-model", "m.onnx is no model")
+    assert error.text == "where: m.onnx\nfix: Give one."
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("1", "0", "1")
+
+
+@given(st.text())
+def test_any_name_gives_xml_that_parses(name: str) -> None:
+    root = ET.fromstring(junit.render(report(name)))
+    shown = {p.get("name"): p.get("value") for p in root.iter("property")}
+    assert shown["model"] == f"{visible(name)}.onnx, 412 kB, opset 13"
+
+
+# --- terminal -------------------------------------------------------------------------------------------
+
+
+def test_the_summary_says_the_data_first_and_then_the_verdict() -> None:
+    lines = screen(report()).splitlines()
+    assert lines[0].startswith("Data: digits.calib.npz beside the model, 128 samples")
+    assert lines[2] == VERDICT
+
+
+@pytest.mark.parametrize("run", [report(), report("n" * 200), report("ä b" * 99), gate_failed(NASTY), REFUSED])
+@pytest.mark.parametrize("verbose", [False, True])
+def test_the_summary_fits_80_columns_and_is_plain_when_piped(run: Report, verbose: bool) -> None:
+    text = screen(run, verbose=verbose)
+    assert max(map(len, text.splitlines())) <= COLUMNS
+    assert "\x1b" not in text
+    assert all(line == line.rstrip(" ") for line in text.splitlines())
+
+
+def test_a_terminal_gets_colour_unless_no_color_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[1;32m" in screen(report(), terminal=True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in screen(report(), terminal=True)
+
+
+def test_markup_and_escapes_in_names_are_shown_as_text() -> None:
+    text = "".join(screen(gate_failed(NASTY), verbose=True).split())
+    assert "".join(visible(f"{NASTY}/softmax").split()) in text
+    assert "\x1b" not in text
+
+
+def test_failing_gates_come_before_the_verdict() -> None:
+    assert headline(gate_failed()) == f"Fails min-sqnr. {VERDICT}"
+
+
+def test_a_run_without_a_verdict_is_headed_by_its_error_or_its_end() -> None:
+    assert headline(REFUSED) == "m.onnx is no model"
+    assert headline(Report(command="inspect")) == "Done."
+
+
+def test_few_names_are_shown_unless_verbose() -> None:
+    rows = tuple(NodeRow(name=f"s{i}", op_type="Softmax", scope="", decision="kept", reason=SOFTMAX) for i in range(9))
+    run = replace(report(), nodes=rows)
+    assert "s0, s1, s2 and 6 more" in screen(run)
+    assert "s7, s8" in screen(run, verbose=True)
+
+
+def test_warnings_are_counted_and_the_rest_is_named() -> None:
+    run = replace(report(), warnings=report().warnings * 7)
+    assert "7 warnings" in screen(run)
+    assert "and 2 more: see -v or --report" in screen(run)
+    assert "more: see" not in screen(run, verbose=True)
+
+
+def test_explain_prints_every_node_with_done_or_reason_and_what_would_change_it() -> None:
+    page = Screen(terminal=False)
+    page.explanation(report())
+    lines = page.text().splitlines()
+    assert "quantized  Conv     digits/conv" in lines
+    assert "quantized  Relu     digits/relu  into digits/conv" in lines
+    assert "kept       Softmax  if_1/then_branch/digits/softmax  softmax: Softmax amplifies small errors." in lines
+    assert "  Ask for it with --include-op Softmax." in lines
+
+
+def test_inspection_is_printed_with_shapes_and_operators() -> None:
+    page = Screen(terminal=False)
+    page.inspection(
+        Inspection(
+            model=ModelInfo(path="m.onnx", sha256="0", opset=17, size_bytes=1234),
+            inputs=(TensorInfo(name="x", dtype="float32", shape=("N", 3, None)),),
+            outputs=(TensorInfo(name="y", dtype="", shape=None),),
+            operators={"Conv": 2, "Add": 2, "Abs": 5},
+            parameters=123456,
+            parameter_bytes=493824,
+            quantizable_nodes=1,
+            quantizable_share=0.25,
+            data_beside=None,
+        )
+    )
+    text = page.text()
+    for expected in ("x: float32 [N, 3, ?]", "y: no tensor unknown shape", "Abs 5, Add 2, Conv 2", "123,456"):
+        assert expected in text
+    assert "1 node (25%)" in text
+    assert re.search(r"data beside it +none", text)
+
+
+def test_an_error_is_printed_with_its_four_texts_unbroken() -> None:
+    long = "x" * 300
+    error = ModelError("a-code", long, where="here\x1b[2J", fix="fix it")
+    page = Screen(terminal=False)
+    page.failures(Report.failed("quantize", error).errors)
+    assert page.text().splitlines() == [
+        f"error: {long}", "  where: here\\x1b[2J", "  fix: fix it", "  code: a-code",
+    ]  # fmt: skip
+
+
+# --- the words ------------------------------------------------------------------------------------------
+
+
+def test_kept_nodes_are_grouped_by_code_the_largest_group_first_without_absorbed_ones() -> None:
+    other = Reason(code="excluded", text="Excluded.", fix="Include it.")
+    rows = (
+        NodeRow(name="a", op_type="Add", scope="", decision="kept", reason=other),
+        NodeRow(name="b", op_type="Softmax", scope="", decision="kept", reason=SOFTMAX),
+        NodeRow(name="c", op_type="Softmax", scope="", decision="kept", reason=SOFTMAX),
+        NodeRow(name="d", op_type="Relu", scope="", decision="kept", into="a", reason=other),
+        NodeRow(name="e", op_type="Conv", scope="", decision="quantized"),
+    )
+    groups = kept_groups(replace(report(), nodes=rows))
+    assert [(g.code, [n.name for n in g.nodes], g.operators) for g in groups] == [
+        ("softmax", ["b", "c"], "Softmax 2"),
+        ("excluded", ["a"], "Add 1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (412_345, "412 kB"), (999_700, "1 MB"), (3_220_000_000, "3.22 GB"),
+     (12_345_678_901_234, "12346 GB"), (None, "unknown")],
+)  # fmt: skip
+def test_sizes(size_bytes: int | None, text: str) -> None:
+    assert size(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("fraction", "text"),
+    [(0.0, "0 %"), (1.0, "100 %"), (0.99999, "over 99.9 %"), (0.00001, "under 0.1 %"), (0.5, "50 %"), (2.5, "250 %"),
+     (None, "unknown")],
+)  # fmt: skip
+def test_percents_reach_their_ends_only_where_the_fraction_does(fraction: float | None, text: str) -> None:
+    assert percent(fraction) == text
+
+
+def test_numbers_counts_and_lists_in_words() -> None:
+    assert [number(None), number(12.34567), decibel(None), decibel(3.14159), decibel(None, exact=True)] == [
+        "-", "12.35", "-", "3.1 dB", "exact",
+    ]  # fmt: skip
+    assert counts({"b": 1, "a": 1, "c": 3}) == "c 3, a 1, b 1"
+    assert counts({}) == "none"
+    assert listing(["a", "b\n", "c"], most=2) == "a, b\\n and 1 more"
+    assert [plural(1, "node"), plural(0, "node")] == ["1 node", "0 nodes"]
+
+
+@given(st.text())
+def test_visible_text_is_one_printable_line(text: str) -> None:
+    assert visible(text).isprintable()
+    assert not text.isprintable() or visible(text) == text
