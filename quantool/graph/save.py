@@ -1,0 +1,333 @@
+"""Write a model beside its destination, let others look at it, and put it in place in one step."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import mmap
+import os
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Self
+
+from quantool.errors import ModelError, OptionError, QuantoolError, VerificationError
+from quantool.graph.destination import refuse_overwrite, unwritable
+from quantool.graph.load import checker_error
+from quantool.graph.scopes import paused_collector
+from quantool.graph.temporary import TemporaryFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import TracebackType
+
+    import onnx
+    import onnx_ir
+
+    from quantool.graph.model import Model
+
+INLINE_LIMIT_BYTES: Final = 1_900_000_000
+"""Constants beyond this go to external data: a protobuf message ends at 2 GiB."""
+EXTERNAL_FROM_BYTES: Final = 1024
+"""Smaller constants stay in the model even then: shapes and axes, which loaders want to see at once."""
+ALIGNMENT_BYTES: Final = 4096
+"""Where tensors start in external data, so that runtimes can map them."""
+NO_PROVENANCE: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Pending:
+    """A model that is written but not in place; a context manager that leaves nothing unless committed.
+
+    Attributes:
+        path: where it will be.
+        sha256: of the model file.
+        size_bytes: of the model and its external data.
+        external: name of the external data file -> its content, mapped; empty without external data. ONNX Runtime
+            takes it as ``add_external_initializers_from_files_in_memory``, since the file has no name yet.
+    """
+
+    def __init__(self, path: Path, *, force: bool, model: TemporaryFile, data: _ExternalData | None) -> None:
+        self.path = path
+        self._force = force
+        self._model = model
+        self._data = data
+        self.sha256 = _digest(model)
+        self.size_bytes = _size(model) + (0 if data is None else _size(data.file))
+        self.external: Mapping[str, mmap.mmap] = {}
+        if data is not None:
+            self.external = {data.name: mmap.mmap(data.file.file.fileno(), 0, access=mmap.ACCESS_READ)}
+
+    def read(self) -> bytes:
+        """The bytes of the model file."""
+        self._model.file.seek(0)
+        return self._model.file.read()
+
+    def commit(self) -> Path:
+        """Publish the external data, then the model.
+
+        Raises:
+            OptionError: the destination has appeared meanwhile, or cannot be written.
+        """
+        is_new = self._data is not None and self._data.publish(self.path)
+        try:
+            self._model.publish(self.path.name, replace=self._force)
+        except BaseException as error:
+            if self._data is not None and is_new:
+                (self.path.parent / self._data.name).unlink(missing_ok=True)
+            if isinstance(error, FileExistsError):
+                raise _exists(self.path) from error
+            if isinstance(error, OSError):
+                raise unwritable(self.path, error) from error
+            raise
+        return self.path
+
+    def discard(self) -> None:
+        """Leave nothing behind that was not committed."""
+        for content in self.external.values():
+            with contextlib.suppress(BufferError):  # a session still looks at it; it goes with the session
+                content.close()
+        self._model.discard()
+        if self._data is not None:
+            self._data.file.discard()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.discard()
+
+
+def write_temporary(
+    model: Model,
+    destination: Path,
+    *,
+    force: bool = False,
+    provenance: Mapping[str, str] = NO_PROVENANCE,
+    external: bool | None = None,
+) -> Pending:
+    """Write a model to a file without a name in the folder of its destination.
+
+    provenance: entries for metadata_props, under ``quantool.*``. external: whether constants go to a file of
+    their own, beside the model and named by its content; by default where they would not fit into one. Large
+    constants are computed and written one at a time then.
+
+    Raises:
+        OptionError: the destination cannot be written, or exists without `force`.
+    """
+    refuse_overwrite(destination, force=force)
+    is_external = _size_of_constants(model) > INLINE_LIMIT_BYTES if external is None else external
+    file: TemporaryFile | None = None
+    data: _ExternalData | None = None
+    try:
+        data = _write_external(model, destination) if is_external else None
+        proto = _proto(model, provenance, data=data)
+        file = TemporaryFile(destination.parent, destination.name)
+        file.file.write(proto.SerializeToString(deterministic=True))
+        file.file.flush()
+        return Pending(destination, force=force, model=file, data=data)
+    except BaseException as error:
+        for written in (file, None if data is None else data.file):
+            if written is not None:
+                written.discard()
+        if isinstance(error, OSError):
+            raise unwritable(destination, error) from error
+        raise
+
+
+def model_proto(model: Model, *, provenance: Mapping[str, str] = NO_PROVENANCE) -> onnx.ModelProto:
+    """The model as one message with all constants inside.
+
+    Raises:
+        ModelError: it is too large for that.
+    """
+    size_bytes = _size_of_constants(model)
+    if size_bytes > INLINE_LIMIT_BYTES:
+        raise ModelError(
+            "model-too-large",
+            f"the constants take {size_bytes / 1e9:.1f} GB, more than one message holds",
+            where="the result",
+            fix="Have it written to a file: external data has no such limit.",
+        )
+    return _proto(model, provenance, data=None)
+
+
+def check(data: bytes, before: str | None, *, has_external: bool = False) -> None:
+    """Run onnx.checker on a written model, as far as the model as given passed it.
+
+    before: what the checker said of the model as given, or None; ONNX Runtime runs models that fail it.
+    has_external: tensors in external data count as inputs, because the checker would look for the file.
+
+    Raises:
+        VerificationError: the result fails and the model as given did not.
+    """
+    import onnx
+
+    if before is not None:
+        return
+    proto = onnx.ModelProto.FromString(data)
+    if has_external:
+        _external_as_inputs(proto.graph)
+    problem = checker_error(proto)
+    if problem is not None:
+        raise VerificationError(
+            "checker-failed",
+            f"the result fails onnx.checker, which the model as given passed: {problem}",
+            where="the result",
+            fix="This is a fault of quantool: please report it, with the model.",
+        )
+
+
+def _external_as_inputs(graph: onnx.GraphProto) -> None:
+    import onnx
+
+    kept = []
+    for tensor in graph.initializer:
+        if tensor.data_location == tensor.EXTERNAL:
+            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+        else:
+            kept.append(tensor)
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+
+
+class _ExternalData:
+    """Constants in a file of their own: which, and at what place."""
+
+    def __init__(self, file: TemporaryFile, name: str, *, places: Mapping[str, tuple[int, int]]) -> None:
+        self.file = file
+        self.name = name
+        self.places = places
+
+    def publish(self, model: Path) -> bool:
+        """Put the file beside the model; False where the same content is there already under its name."""
+        target = model.parent / self.name
+        try:
+            self.file.publish(self.name, replace=False)
+        except FileExistsError as error:
+            with target.open("rb") as present:
+                if hashlib.file_digest(present, "sha256").hexdigest() == _digest(self.file):
+                    return False
+            raise _exists(target) from error
+        except OSError as error:
+            raise unwritable(target, error) from error
+        return True
+
+
+def _write_external(model: Model, destination: Path) -> _ExternalData:
+    """Write the large constants one after the other; the name of the file holds the hash of its content."""
+    file = TemporaryFile(destination.parent, destination.name)
+    places: dict[str, tuple[int, int]] = {}
+    try:
+        for name, tensor in _large_constants(model):
+            data = tensor.tobytes()
+            offset = -(-file.file.tell() // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+            file.file.seek(offset)
+            file.file.write(data)
+            places[name] = (offset, len(data))
+        if not places:
+            file.file.write(b"\0")  # a file that can be mapped, though nothing refers to it
+        file.file.flush()
+    except BaseException:
+        file.discard()
+        raise
+    return _ExternalData(file, f"{destination.stem}.{_digest(file)[:16]}.data", places=places)
+
+
+def _large_constants(model: Model) -> Iterator[tuple[str, onnx_ir.TensorProtocol]]:
+    import onnx_ir
+
+    for name, value in model.ir.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is None or tensor.dtype == onnx_ir.DataType.STRING:
+            continue
+        if tensor.nbytes >= EXTERNAL_FROM_BYTES:
+            yield name, tensor
+
+
+def _size_of_constants(model: Model) -> int:
+    tensors = (value.const_value for value in model.ir.graph.initializers.values())
+    return sum(int(tensor.nbytes) for tensor in tensors if tensor is not None)
+
+
+def _proto(model: Model, provenance: Mapping[str, str], *, data: _ExternalData | None) -> onnx.ModelProto:
+    """The model as a message; what `data` holds is referred to, everything else is inside."""
+    import onnx_ir
+
+    with paused_collector(), _referring(model, data):
+        try:
+            proto = onnx_ir.to_proto(model.ir)
+        except onnx_ir.serde.SerdeError as error:
+            raise _our_cause(error) from error
+        _embed(model, proto, data=data)
+    constants = set(model.ir.graph.initializers)
+    kept = [info for info in proto.graph.value_info if info.name not in constants or info.metadata_props]
+    del proto.graph.value_info[:]  # onnx_ir adds one for every constant, which says nothing new
+    proto.graph.value_info.extend(kept)
+    entries = {entry.key: entry.value for entry in proto.metadata_props} | dict(sorted(provenance.items()))
+    del proto.metadata_props[:]
+    for key, value in entries.items():
+        proto.metadata_props.add(key=key, value=value)
+    return proto
+
+
+@contextlib.contextmanager
+def _referring(model: Model, data: _ExternalData | None) -> Iterator[None]:
+    """Let constants refer to external data while the model is serialized."""
+    import onnx_ir
+
+    values = model.ir.graph.initializers
+    places = {} if data is None else data.places
+    before = {name: values[name].const_value for name in places}
+    try:
+        for name, (offset, length) in places.items():
+            tensor = before[name]
+            assert data is not None
+            assert tensor is not None
+            values[name].const_value = onnx_ir.ExternalTensor(
+                data.name, offset, length, tensor.dtype, shape=onnx_ir.Shape(tensor.shape.numpy()), name=name
+            )
+        yield
+    finally:
+        for name, tensor in before.items():
+            values[name].const_value = tensor
+
+
+def _embed(model: Model, proto: onnx.ModelProto, *, data: _ExternalData | None) -> None:
+    """Put constants into the message that still refer to the external data of the model as given."""
+    places = {} if data is None else data.places
+    for tensor in proto.graph.initializer:
+        if tensor.data_location == tensor.EXTERNAL and tensor.name not in places:
+            given = model.ir.graph.initializers[tensor.name].const_value
+            assert given is not None
+            tensor.raw_data = given.tobytes()
+            tensor.ClearField("data_location")
+            del tensor.external_data[:]
+
+
+def _our_cause(error: BaseException) -> BaseException:
+    """The error of ours that made serializing fail, such as a constant that cannot be computed, or `error`."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, QuantoolError):
+            return cause
+        cause = cause.__cause__
+    return error
+
+
+def _exists(path: Path) -> OptionError:
+    return OptionError(
+        "output-exists",
+        f"the output '{path}' exists already",
+        where=str(path),
+        fix="Add --force to replace it, or choose another output.",
+    )
+
+
+def _digest(file: TemporaryFile) -> str:
+    file.file.seek(0)
+    return hashlib.file_digest(file.file, "sha256").hexdigest()
+
+
+def _size(file: TemporaryFile) -> int:
+    return os.fstat(file.file.fileno()).st_size
