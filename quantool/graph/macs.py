@@ -23,21 +23,19 @@ _COUNTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "FusedMatMul"})
 
 
 def _count(node: NodeFact, facts: GraphFacts) -> int:
-    if len(node.inputs) < 2 or not node.outputs:
-        return 0
     data, weight, result = (_dims(facts, name) for name in (*node.inputs[:2], node.outputs[0]))
+    if data is None or weight is None or result is None:
+        return 0
     match node.op_type:
         case "Conv":  # each output element sums over channels of its group and the kernel: W is [M, C/group, k...]
-            return prod(result) * prod(weight[1:]) if result and weight else 0
+            return prod(result) * prod(weight[1:])
         case "ConvTranspose":  # each input element goes to M/group channels and the kernel: W is [C, M/group, k...]
-            return prod(data) * prod(weight[1:]) if data and weight else 0
-        case "Gemm":
-            inner = data[0 if node.attributes.get("transA") else 1] if len(data) == 2 else 0
-        case _:
-            inner = data[-2 if node.attributes.get("transA") and len(data) > 1 else -1] if data else 0
-    return prod(result) * inner if result or data else 0
+            return prod(data) * prod(weight[1:])
+        case _:  # each output element sums over the dimension that A and B share
+            transposed = bool(node.attributes.get("transA")) and len(data) > 1
+            return prod(result) * data[-2 if transposed else -1]
 
 
-def _dims(facts: GraphFacts, name: str) -> tuple[int, ...]:
-    shape = facts.tensors[name].shape if name in facts.tensors else None
-    return tuple(dim if isinstance(dim, int) else 1 for dim in shape or ())
+def _dims(facts: GraphFacts, name: str) -> tuple[int, ...] | None:
+    shape = facts.tensors[name].shape
+    return None if shape is None else tuple(dim if isinstance(dim, int) else 1 for dim in shape)

@@ -68,13 +68,14 @@ def _build(
     folder: Path | None,
 ) -> onnx_ir.Model:
     import onnx_ir
-    from onnx_ir.external_data import set_base_dir
+
+    from quantool.graph.located import locate_tensors
 
     model = onnx_ir.from_proto(structure)
     for name, tensor in weights.items():
         model.graph.initializers[name].const_value = onnx_ir.serde.deserialize_tensor(tensor)
     if folder is not None:
-        set_base_dir(model.graph, folder)
+        locate_tensors(model.graph, folder)
     for graph in graphs(model.graph):
         for node in graph:
             name = node.name or ""
