@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from calibrators import STATISTICS, Extrema, Histogram, MovingAverage, Statistic
+from calibrators import STATISTICS, Extrema, Histogram, MovingAverage
 from calibrators.extrema import CHUNK, as_float32
 from calibrators.histogram import summarize
 from quantool.errors import DataError
@@ -73,12 +73,9 @@ class Collector:
     def __init__(self, request: CollectRequest) -> None:
         self._request = request
         buffer = _BUFFER_BYTES // 4 // max(len(request.kinds), 1)
+        capacity = min(max(buffer, _LEAST_BUFFER), CHUNK)
         self._folds = {
-            name: _Fold(
-                STATISTICS[kind](),
-                capacity=min(max(buffer, _LEAST_BUFFER), CHUNK),
-                sampled=name in request.batched and not request.full and kind != Extrema.kind,
-            )
+            name: _fold(kind, capacity=capacity, sampled=name in request.batched and not request.full)
             for name, kind in request.kinds.items()
         }
         self._samples = 0
@@ -110,7 +107,7 @@ class Collector:
             fold.flush()
             self._check(fold)
 
-    def _check(self, fold: _Fold) -> None:
+    def _check(self, fold: _Fold | _OrderedFold) -> None:
         if fold.first_nonfinite is None or self._request.allow_nonfinite:
             return
         # Other buffers may hold the same trouble from an earlier sample, or nearer to its source.
@@ -126,109 +123,146 @@ class Collector:
         )
 
 
+def _fold(kind: str, *, capacity: int, sampled: bool) -> _Fold | _OrderedFold:
+    state = STATISTICS[kind]()
+    if isinstance(state, MovingAverage):
+        return _OrderedFold(sampled=sampled)
+    # Extrema are exact everywhere: there is nothing to sample.
+    return _Fold(state, capacity=capacity, sampled=sampled and isinstance(state, Histogram))
+
+
 class _Queue:
     """Small arrays that wait to be counted together, and the samples they came from."""
 
-    __slots__ = ("_arrays", "_samples", "_starts", "size")
+    __slots__ = ("_buffer", "_samples", "_starts", "size")
 
-    def __init__(self) -> None:
-        self._arrays: list[Float32] = []
+    def __init__(self, capacity: int) -> None:
+        # One buffer for good: fresh copies cost more in page faults than in copying.
+        self._buffer = np.empty(capacity, np.float32)
         self._samples: list[int] = []
         self._starts: list[int] = []
         self.size = 0
 
+    def fits(self, values: Float32) -> bool:
+        return self.size + values.size <= self._buffer.size
+
     def put(self, sample: int, values: Float32) -> None:
-        self._arrays.append(values)
+        self._buffer[self.size : self.size + values.size] = values
         self._samples.append(sample)
         self._starts.append(self.size)
         self.size += values.size
 
-    def take(self) -> Float32:
-        """Everything that waits, as one array."""
-        return self._arrays[0] if len(self._arrays) == 1 else np.concatenate(self._arrays)
+    def values(self) -> Float32:
+        """Everything that waits, as one array that the next put overwrites."""
+        return self._buffer[: self.size]
 
     def sample_at(self, position: int) -> int:
         """The sample that an element of the joined array belongs to."""
         return self._samples[bisect.bisect_right(self._starts, position) - 1]
 
+    def clear(self) -> None:
+        self._samples.clear()
+        self._starts.clear()
+        self.size = 0
+
+
+class _OrderedFold:
+    """One tensor's moving averages: their unit is the sample, so that nothing can wait."""
+
+    __slots__ = ("_sampled", "first_nonfinite", "state")
+
+    def __init__(self, *, sampled: bool) -> None:
+        self.state = MovingAverage()
+        self.first_nonfinite: int | None = None
+        self._sampled = sampled
+
+    def add(self, sample: int, array: AnyArray) -> None:
+        values = as_float32(array)
+        share = _share(values, array) if self._sampled else None
+        part = replace(summarize(values if share is None else share), extrema=Extrema().observe(values))
+        if part.extrema.nonfinite and self.first_nonfinite is None:
+            self.first_nonfinite = sample
+        self.state = self.state.follow(part)
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
 
 class _Fold:
     """One tensor's statistic so far, and what waits to enter it."""
 
-    __slots__ = ("_capacity", "_sampled", "_shares", "_whole", "first_nonfinite", "state")
+    __slots__ = ("_sampled", "_shares", "_whole", "first_nonfinite", "state")
 
-    def __init__(self, state: Statistic, *, capacity: int, sampled: bool) -> None:
+    def __init__(self, state: Extrema | Histogram, *, capacity: int, sampled: bool) -> None:
         self.state = state
         self.first_nonfinite: int | None = None
-        self._capacity = capacity
         self._sampled = sampled
         # Shares of large rows, whose extrema are in the state already, must not count twice.
-        self._whole, self._shares = _Queue(), _Queue()
+        self._whole, self._shares = _Queue(capacity), _Queue(capacity)
 
     def add(self, sample: int, array: AnyArray) -> None:
-        rows = max(array.shape[0], 1) if array.ndim else 1
         values = as_float32(array)
-        share = _share_of_rows(values, rows) if self._sampled and values.size > SAMPLED_ABOVE * rows else None
-        if isinstance(self.state, MovingAverage):
-            # Its unit is the sample, so that nothing can wait.
-            self.state = self.state.follow(self._summary(sample, values, share))
-        elif share is None:
-            self._put(self._whole, sample, values)
+        share = _share(values, array) if self._sampled else None
+        if share is None:
+            self._enqueue(sample, values)
         else:
-            extrema = Extrema().observe(values)
-            self._note(sample, extrema)
-            self._merge(extrema)
-            self._put(self._shares, sample, share)
+            self._absorb(Extrema().observe(values), sample=sample)
+            self._enqueue_share(sample, share)
 
     def flush(self) -> None:
         """Let everything that waits enter the statistic."""
         if self._whole.size:
-            values = self._whole.take()
-            counts_elements = isinstance(self.state, Histogram)
-            summary = summarize(values) if counts_elements else Extrema().observe(values)
-            if summary.extrema.nonfinite:
-                first = int(np.argmin(np.isfinite(values)))
-                self._note(self._whole.sample_at(first), summary.extrema)
-            self._merge(summary)
-            self._whole = _Queue()
+            values = self._whole.values()
+            summary = self._summary(values)
+            first = int(np.argmin(np.isfinite(values))) if summary.extrema.nonfinite else 0
+            self._absorb(summary, sample=self._whole.sample_at(first))
+            self._whole.clear()
         if self._shares.size:
-            self._merge(replace(summarize(self._shares.take()), extrema=Extrema()))
-            self._shares = _Queue()
+            self._absorb_share(self._shares.values())
+            self._shares.clear()
 
-    def _put(self, queue: _Queue, sample: int, values: Float32) -> None:
-        if values.size < self._capacity:
-            # The stream may reuse its arrays.
-            queue.put(sample, values.copy())
+    def _enqueue(self, sample: int, values: Float32) -> None:
+        if not self._whole.fits(values):
+            self.flush()
+        if self._whole.fits(values):
+            self._whole.put(sample, values)
         else:
-            # Joining it with what waits would double its memory.
-            self.flush()
-            queue.put(sample, values)
-        if queue.size >= self._capacity:
-            self.flush()
+            self._absorb(self._summary(values), sample=sample)
 
-    def _summary(self, sample: int, values: Float32, share: Float32 | None) -> Histogram:
-        summary = summarize(values if share is None else share)
-        if share is not None:
-            summary = replace(summary, extrema=Extrema().observe(values))
-        self._note(sample, summary.extrema)
-        return summary
+    def _enqueue_share(self, sample: int, share: Float32) -> None:
+        if not self._shares.fits(share):
+            self.flush()
+        if self._shares.fits(share):
+            self._shares.put(sample, share)
+        else:
+            self._absorb_share(share)
 
-    def _note(self, sample: int, extrema: Extrema) -> None:
-        if extrema.nonfinite and (self.first_nonfinite is None or sample < self.first_nonfinite):
+    def _summary(self, values: Float32) -> Extrema | Histogram:
+        return Extrema().observe(values) if isinstance(self.state, Extrema) else summarize(values)
+
+    def _absorb_share(self, share: Float32) -> None:
+        self.state = _joined(self.state, replace(summarize(share), extrema=Extrema()))
+
+    def _absorb(self, summary: Extrema | Histogram, *, sample: int) -> None:
+        if summary.extrema.nonfinite and (self.first_nonfinite is None or sample < self.first_nonfinite):
             self.first_nonfinite = sample
-
-    def _merge(self, summary: Extrema | Histogram) -> None:
-        match self.state, summary:
-            case Histogram(), Histogram():
-                self.state = self.state.merge(summary)
-            case Histogram(), Extrema():
-                self.state = replace(self.state, extrema=self.state.extrema.merge(summary))
-            case Extrema(), _:
-                self.state = self.state.merge(summary.extrema)
+        self.state = _joined(self.state, summary)
 
 
-def _share_of_rows(values: Float32, rows: int) -> Float32:
-    """The positions p of each row with p % PERIOD < RUN, as float32[m]."""
+def _joined(state: Extrema | Histogram, part: Extrema | Histogram) -> Extrema | Histogram:
+    """A statistic and one more part of the same data: its elements, or of large rows the extrema alone."""
+    if isinstance(state, Extrema):
+        return state.merge(part.extrema)
+    if isinstance(part, Extrema):
+        return replace(state, extrema=state.extrema.merge(part))
+    return state.merge(part)
+
+
+def _share(values: Float32, array: AnyArray) -> Float32 | None:
+    """The positions p of each large row of an array with p % PERIOD < RUN, as float32[m]; None of small rows."""
+    rows = max(array.shape[0], 1) if array.ndim else 1
+    if values.size <= SAMPLED_ABOVE * rows:
+        return None
     table = values.reshape(rows, -1)
     whole = table.shape[1] // PERIOD * PERIOD
     runs = table[:, :whole].reshape(rows, -1, PERIOD)[:, :, :RUN]

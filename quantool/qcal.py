@@ -25,8 +25,8 @@ _KEY_TYPE, _COUNT_TYPE = np.dtype("<u2"), np.dtype("<i8")
 # The earliest time that a zip archive can state: files must not depend on the clock.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _LARGEST_HEADER_BYTES = 1 << 28
-# 2^63 squares of the largest float32, in units of 2^-149.
-_LARGEST_SUM_BITS = 149 + 256 + 63
+# 2^63 times the largest float32, in units of 2^-149.
+_LARGEST_SUM_BITS = 149 + 128 + 63
 
 
 class Averages(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,7 +50,6 @@ class TensorRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     maximum: float | None
     buckets: int = 0
     total: str = "0"
-    squares: str = "0"
     averages: Averages | None = None
 
 
@@ -157,7 +156,6 @@ def _row(name: str, state: Statistic) -> TensorRow:
         maximum=seen.maximum if seen.count else None,
         buckets=histogram.keys.size,
         total=format(histogram.total, "x"),
-        squares=format(histogram.squares, "x"),
         averages=averages,
     )
 
@@ -184,7 +182,6 @@ def _states(header: Header, keys: npt.NDArray[np.uint16], counts: npt.NDArray[np
             keys=keys[start:end].astype(np.uint16),
             counts=counts[start:end].astype(np.int64),
             total=int(row.total, 16),
-            squares=int(row.squares, 16),
         )
         states[row.name] = _state(row, _consistent(row.name, histogram))
         start = end
@@ -205,8 +202,8 @@ def _consistent(name: str, histogram: Histogram) -> Histogram:
     keys, counts = histogram.keys, histogram.counts
     ordered = bool(np.all(keys[1:] > keys[:-1])) and bool(np.all((keys >= FIRST_KEY) & (keys <= LAST_KEY)))
     counted = bool(np.all(counts > 0)) and histogram.counted <= histogram.extrema.count
-    sums = max(histogram.total.bit_length(), histogram.squares.bit_length()) <= _LARGEST_SUM_BITS
-    if not (ordered and counted and sums):
+    summed = histogram.total.bit_length() <= _LARGEST_SUM_BITS
+    if not (ordered and counted and summed):
         raise ValueError(f"the buckets of tensor {name!r} contradict themselves or its count")
     return histogram
 

@@ -3,8 +3,8 @@
 A ``.qcal`` file is a zip archive of three members, in this order, with fixed timestamps:
 
 - ``header.json``: format, version, model_sha256, samples, full, and for each tensor, sorted by name, its kind,
-  counts, extrema (null where there are none), sums (hexadecimal integers in units of 2^-149), the number of
-  occupied buckets, and the averages of an ordered statistic.
+  counts, extrema (null where there are none), the sum (a hexadecimal integer in units of 2^-149), the number
+  of occupied buckets, and the averages of an ordered statistic.
 - ``keys.bin``: the keys of the occupied buckets of all tensors, one after the other, little-endian uint16.
 - ``counts.bin``: their counters, little-endian int64.
 
