@@ -49,12 +49,13 @@ class GroupedCommand(TyperCommand):
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; gives the exit code, and never raises for what a user can meet."""
-    parser = typer.main.get_command(application())
+    as_json = "--json" in arguments  # even where a mistake makes it the value of another option
+    parser = typer.main.get_command(application(as_json=as_json))
     try:
         code = parser.main(list(arguments), prog_name="quantool", standalone_mode=False)
     except UsageError as error:
         command = next((word for word in arguments if word in COMMANDS), "")
-        given = Given(command=command, values={"json": "--json" in arguments}, terminal=False)
+        given = Given(command=command, values={"json": as_json}, terminal=False)
         context = getattr(error, "ctx", None)
         where = "quantool" if context is None else str(context.command_path)
         what = str(getattr(error, "format_message", error.__str__)())
@@ -64,7 +65,7 @@ def run(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def application() -> typer.Typer:
+def application(*, as_json: bool = False) -> typer.Typer:
     """The Typer application with every command; plain help, because rich would double its time."""
     app = typer.Typer(help=HELP, epilog=EXIT_CODES, add_completion=False, rich_markup_mode=None)
     app.callback()(_options_of_the_program)
@@ -74,7 +75,7 @@ def application() -> typer.Typer:
             cls=GroupedCommand,
             help=command.help,
             epilog=f"\b\nExample:\n  {command.example}\n\n{EXIT_CODES}",
-        )(_entry(command))
+        )(_entry(command, as_json=as_json))
     return app
 
 
@@ -103,9 +104,9 @@ def execute(command: Command, given: Given) -> int:
         return finish(given, failure(given, error), ())
 
 
-def _entry(command: Command) -> Callable[..., int]:
+def _entry(command: Command, *, as_json: bool) -> Callable[..., int]:
     def entry(**values: object) -> int:
-        given = Given(command=command.name, values=values, terminal=sys.stderr.isatty())
+        given = Given(command=command.name, values={**values, "json": as_json}, terminal=sys.stderr.isatty())
         return execute(command, given)
 
     entry.__signature__ = signature(command.arguments, command.options)  # type: ignore[attr-defined]  # read by Typer
