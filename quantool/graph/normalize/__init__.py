@@ -12,6 +12,7 @@ from quantool.graph.normalize.fold_pad import fold_pads
 from quantool.graph.normalize.gemm import simplify_gemms
 from quantool.graph.normalize.hardswish import wants_hardswish, write_hardswish
 from quantool.graph.normalize.identity import drop_identities
+from quantool.graph.normalize.matmul_bias import settle_biases
 from quantool.graph.normalize.widen import widen
 from quantool.graph.scopes import paused_collector
 
@@ -28,6 +29,7 @@ PASSES: Final[Mapping[str, Callable[[Model], int]]] = MappingProxyType(
         "drop-identity": drop_identities,
         "fold-constants": fold_constants,
         "fold-batchnorm": fold_affine,
+        "matmul-bias": settle_biases,
         "gemm": simplify_gemms,
         "fold-pad": fold_pads,
         "hardswish": write_hardswish,
