@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from quantool.rewrite.naming import Constants, Fresh
+from quantool.rewrite.naming import Constants, Fresh, stem
 from quantool.schema import (
     AddNode,
     AttributeValue,
@@ -44,6 +44,10 @@ class Builder:
         """Every edit so far, constants first."""
         return [*self.constants.edits, *self.edits]
 
+    def named(self, base: str, suffix: str) -> str:
+        """A new name made from another one."""
+        return self.fresh(f"{stem(base)}_{suffix}")
+
     def node(
         self,
         op_type: str,
@@ -62,7 +66,7 @@ class Builder:
             AddNode(
                 op_type=op_type,
                 domain=domain,
-                name=name or self.fresh(f"{output}_{op_type}"),
+                name=name or self.named(inputs[0], op_type),
                 inputs=inputs,
                 outputs=(output,),
                 attributes=attributes or {},
@@ -82,14 +86,14 @@ class Builder:
         key = (scope, tensor)
         if key not in self._run_time:
             names = (
-                self.fresh(f"{tensor}_quantized"),
-                self.fresh(f"{tensor}_scale"),
-                self.fresh(f"{tensor}_zero_point"),
+                self.named(tensor, "quantized"),
+                self.named(tensor, "scale"),
+                self.named(tensor, "zero_point"),
             )
             self.edits.append(
                 AddNode(
                     op_type="DynamicQuantizeLinear",
-                    name=self.fresh(f"{tensor}_DynamicQuantizeLinear"),
+                    name=self.named(tensor, "DynamicQuantizeLinear"),
                     inputs=(tensor,),
                     outputs=names,
                     near=near,
@@ -123,7 +127,7 @@ class Builder:
             self._dequantized[weight.key] = self.node(
                 "DequantizeLinear",
                 self.weight_name(weight),
-                self.fresh(f"{weight.spec.tensor}_dequantized"),
+                self.named(weight.spec.tensor, "dequantized"),
                 attributes=attributes,
             )
         return self._dequantized[weight.key]
@@ -145,7 +149,7 @@ class Builder:
             self._dequantized[codes] = self.node(
                 "DequantizeLinear",
                 (codes, scale),
-                self.fresh(f"{weight.spec.bias}_dequantized"),
+                self.named(weight.spec.bias or "bias", "dequantized"),
                 attributes={"axis": 0} if per_channel else {},
             )
         return self._dequantized[codes]
@@ -164,8 +168,8 @@ def write_embedding(build: Builder, node: NodeFact) -> None:
     )
     ids, output = node.inputs[1], node.outputs[0]
     attributes = {"axis": 0}
-    rows = build.node("Gather", (codes, ids), build.fresh(f"{output}_quantized"), attributes=attributes, near=node.name)
-    values = build.node("Cast", (rows,), build.fresh(f"{output}_cast"), attributes={"to": 1}, near=node.name)
-    steps = build.node("Gather", (scales, ids), build.fresh(f"{output}_scale"), attributes=attributes, near=node.name)
+    rows = build.node("Gather", (codes, ids), build.named(output, "quantized"), attributes=attributes, near=node.name)
+    values = build.node("Cast", (rows,), build.named(output, "cast"), attributes={"to": 1}, near=node.name)
+    steps = build.node("Gather", (scales, ids), build.named(output, "scale"), attributes=attributes, near=node.name)
     build.remove(node)
     build.node("Mul", (values, steps), output, near=node.name)

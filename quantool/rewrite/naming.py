@@ -13,6 +13,15 @@ from quantool.schema import AddInitializer, AnyArray, QuantParams, WeightParams
 Fresh = Callable[[str], str]
 
 
+#: longer names (tf2onnx joins several with semicolons) are cut, since every added node would repeat them
+_STEM_LENGTH = 60
+
+
+def stem(name: str) -> str:
+    """The part of a name that new names are made from."""
+    return name.split(";")[0][-_STEM_LENGTH:]
+
+
 @dataclass(slots=True)
 class Constants:
     """Collects the initializers of one rewrite, each stored once; `edits` is their list in order."""
@@ -32,8 +41,8 @@ class Constants:
         """Store scale and zero point of a tensor; returns their names."""
         zero_point = params.zero_point.astype(np.dtype(params.dtype))
         return (
-            self.array(f"{key}|scale", f"{base}_scale", params.scale),
-            self.array(f"{key}|zero", f"{base}_zero_point", zero_point),
+            self.array(f"{key}|scale", f"{stem(base)}_scale", params.scale),
+            self.array(f"{key}|zero", f"{stem(base)}_zero_point", zero_point),
         )
 
     def codes(self, weight: WeightParams, *, transposed: bool = False) -> str:
@@ -44,7 +53,9 @@ class Constants:
             if transposed:
                 shape = (*shape[:-2], shape[-1], shape[-2])
             form = (spec.dtype, shape)
-            self._add(key, f"{spec.tensor}_quantized", form, lambda: load().swapaxes(-1, -2) if transposed else load())
+            self._add(
+                key, f"{stem(spec.tensor)}_quantized", form, lambda: load().swapaxes(-1, -2) if transposed else load()
+            )
         return self._known[key]
 
     def _add(self, key: str, base: str, form: tuple[str, tuple[int, ...]], load: Callable[[], AnyArray]) -> None:

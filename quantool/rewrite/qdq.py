@@ -30,11 +30,11 @@ def _quantize(build: Builder, spec: ActivationSpec) -> str:
     Where the producer writes integers and the tensor is a graph output, the dequantized tensor takes its name.
     """
     scale, zero_point = build.constants.parameters(spec.group, spec.group, build.parameters.activations[spec.name])
-    source, view = spec.name, build.fresh(f"{spec.name}_dequantized")
+    source, view = spec.name, build.named(spec.name, "dequantized")
     if spec.replaces and build.facts.tensors[spec.name].is_output:
-        source, view = build.fresh(f"{spec.name}_float"), spec.name
+        source, view = build.named(spec.name, "float"), spec.name
         build.edits.append(RenameOutput(spec.name, source))
-    codes = build.node("QuantizeLinear", (source, scale, zero_point), build.fresh(f"{spec.name}_quantized"))
+    codes = build.node("QuantizeLinear", (source, scale, zero_point), build.named(spec.name, "quantized"))
     return build.node("DequantizeLinear", (codes, scale, zero_point), view)
 
 
@@ -47,5 +47,5 @@ def _rewire(build: Builder, node: NodeFact, views: dict[str, str], *, quantized:
         view = views[tensor]
         if index == 0 and node.name in build.plan.barriers:
             # a lone Sum survives the optimizer: without it the runtime would quantize the kept node itself
-            view = build.node("Sum", (view,), build.fresh(f"{tensor}_barrier"))
+            view = build.node("Sum", (view,), build.named(tensor, "barrier"))
         build.read(node, index, view)

@@ -29,7 +29,7 @@ Triple = tuple[str, str, str]
 
 def rewrite_qoperator(build: Builder) -> list[Edit]:
     """Edits for a static QOperator model."""
-    codes = {name: build.fresh(f"{name}_quantized") for name in build.plan.activations}
+    codes = {name: build.named(name, "quantized") for name in build.plan.activations}
     for spec in build.plan.activations.values():
         _convert(build, spec, codes[spec.name])
     for node in build.facts.nodes:
@@ -41,7 +41,7 @@ def rewrite_qoperator(build: Builder) -> list[Edit]:
         elif decision.quantized:
             _write(build, node, decision, codes)
         elif node.name in build.plan.barriers:
-            shield = build.fresh(f"{node.inputs[0]}_barrier")
+            shield = build.named(node.inputs[0], "barrier")
             build.read(node, 0, build.node("Sum", (node.inputs[0],), shield))
     return build.all_edits()
 

@@ -45,7 +45,7 @@ def _write_convolution(build: Builder, node: NodeFact) -> None:
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
     if bias:
         axes = build.constants.array(f"axes|{rank}", "bias_axes", np.arange(1, rank + 1, dtype=np.int64))
-        bias = build.node("Unsqueeze", (bias, axes), build.fresh(f"{bias}_per_channel"), near=node.name)
+        bias = build.node("Unsqueeze", (bias, axes), build.named(bias, "per_channel"), near=node.name)
     _write_integer(build, node, (codes, bias), "ConvInteger", channel_shape=(-1, *(1,) * rank))
 
 
@@ -61,13 +61,13 @@ def _write_integer(
     if weight.params.zero_point.any():
         inputs.append(build.constants.parameters(weight.key, weight.spec.tensor, weight.params)[1])
     attributes = node.attributes if op_type == "ConvInteger" else {}
-    total = build.node(op_type, tuple(inputs), build.fresh(f"{output}_integer"), attributes=attributes, near=node.name)
-    total = build.node("Cast", (total,), build.fresh(f"{output}_cast"), attributes={"to": _FLOAT}, near=node.name)
+    total = build.node(op_type, tuple(inputs), build.named(output, "integer"), attributes=attributes, near=node.name)
+    total = build.node("Cast", (total,), build.named(output, "cast"), attributes={"to": _FLOAT}, near=node.name)
     values = weight.params.scale.reshape(channel_shape) if weight.params.scale.ndim else weight.params.scale
     own = build.constants.array(f"{weight.key}|{channel_shape}|scale", f"{weight.spec.tensor}_scale", values)
-    factor = build.node("Mul", (scale, own), build.fresh(f"{output}_scale"), near=node.name)
+    factor = build.node("Mul", (scale, own), build.named(output, "scale"), near=node.name)
     build.remove(node)
-    product = build.fresh(f"{output}_product") if bias else output
+    product = build.named(output, "product") if bias else output
     build.node("Mul", (total, factor), product, near=node.name)
     if bias:
         build.node("Add", (product, bias), output, near=node.name)
