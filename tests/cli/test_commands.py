@@ -254,7 +254,7 @@ def test_a_report_that_cannot_be_written_is_an_error_of_its_own(
 
     monkeypatch.setattr("os.fsync", full)
     assert main(["quantize", "m.onnx", "--report", "r.md", "--json"]) == 2
-    assert document(capsys)["errors"][0]["code"] == "report-unwritable"
+    assert document(capsys)["errors"][0]["code"] == "output-unwritable"
 
 
 def test_an_interrupt_exits_130_without_a_traceback(pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]) -> None:
