@@ -82,21 +82,13 @@ def test_edits_may_come_in_any_order() -> None:
     edit.apply(backward, edits[::-1])
     assert op_types(forward) == op_types(backward) == ["QuantizeLinear", "DequantizeLinear", "MatMul"]
     np.testing.assert_array_equal(run(forward, {"x": x})[0], run(backward, {"x": x})[0])
-    assert (
-        np.abs(run(forward, {"x": x})[0] - x @ normal(3, 4)).max()
-        <= 0.025 * np.abs(normal(3, 4)).sum(0).max()
-    )
+    assert np.abs(run(forward, {"x": x})[0] - x @ normal(3, 4)).max() <= 0.025 * np.abs(normal(3, 4)).sum(0).max()
 
 
 def test_written_types_of_q_and_dq_are_known() -> None:
     model = matmul()
     edit.apply(model, quantize("x", reader="MatMul:y", near="MatMul:y"))
-    types = {
-        v.name: (v.type.elem_type, list(v.shape))
-        for n in model.ir.graph
-        for v in n.outputs
-        if v.type and v.shape
-    }
+    types = {v.name: (v.type.elem_type, list(v.shape)) for n in model.ir.graph for v in n.outputs if v.type and v.shape}
     assert types["x_q"] == (onnx_ir.DataType.UINT8, [2, 3])
     assert types["x_dq"] == (onnx_ir.DataType.FLOAT, [2, 3])
 
@@ -180,9 +172,7 @@ def stored(dtype: str, codes: AnyArray) -> onnx.TensorProto:
     return next(t for t in onnx_ir.to_proto(model.ir).graph.initializer if t.name == "c")
 
 
-@pytest.mark.parametrize(
-    "dtype", ["int4", "uint4", "int2", "uint2", "int8", "uint16", "float8_e4m3fn", "bool"]
-)
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "int2", "uint2", "int8", "uint16", "float8_e4m3fn", "bool"])
 def test_constants_of_every_width_survive(dtype: str) -> None:
     codes = np.array([[0, 1, 1], [1, 0, 1]]).astype(np.dtype(getattr(ml_dtypes, dtype, dtype)))
     tensor = stored(dtype, codes)

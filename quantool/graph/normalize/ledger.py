@@ -44,7 +44,8 @@ def take_over(value: onnx_ir.Value, replaced: onnx_ir.Value) -> None:
     """Make a tensor stand in for another: its readers, its place among the outputs, its name and description."""
     replaced.replace_all_uses_with(value, replace_graph_outputs=True)
     value.name = replaced.name
-    value.type, value.shape = replaced.type or value.type, replaced.shape or value.shape
+    value.type = value.type if replaced.type is None else replaced.type
+    value.shape = value.shape if replaced.shape is None else replaced.shape
     value.doc_string = replaced.doc_string
     value.metadata_props.update(replaced.metadata_props)
 
