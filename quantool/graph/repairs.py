@@ -33,19 +33,17 @@ class Repair:
         self.before = before
         self.after = after
         self.shapes = _shapes(model)
+        self._constants = {item.name: item for item in model.graph.initializer if not item.external_data}
         self.names = UniqueNames(name for graph in graphs(model.graph) for node in graph.node for name in node.output)
         self.names.reserve(tensor.name for tensor in model.graph.initializer)
         self.names.reserve(value.name for graph in graphs(model.graph) for value in graph.input)
 
     def constant(self, name: str) -> NDArray[np.floating] | None:
-        """The value of a small constant of floating-point numbers."""
+        """The value of a small constant of floating-point numbers, or None."""
         from onnx import numpy_helper
 
-        for tensor in self.model.graph.initializer:
-            if tensor.name == name and not tensor.external_data:
-                array: NDArray[np.floating] = numpy_helper.to_array(tensor)
-                return array
-        return None
+        tensor = self._constants.get(name)
+        return None if tensor is None else numpy_helper.to_array(tensor)
 
 
 def repair_before(repair: Repair) -> None:

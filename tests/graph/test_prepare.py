@@ -381,3 +381,29 @@ def test_serialize_gives_the_graph_as_it_is_now() -> None:
     node.op_type = "Relu"
     x = np.array([-1.0, 2.0], dtype=np.float32)
     np.testing.assert_array_equal(run_model(model, {"x": x})[0], np.array([1.0, 0.0], dtype=np.float32))
+
+
+@pytest.mark.parametrize("opset", [None, 17])
+def test_large_weights_come_back_wherever_they_were(opset: int | None) -> None:
+    """They stay out of the copies that are inlined, inferred and converted."""
+    model = parse("""<ir_version: 8, opset_import: ["": 13]>
+        g (float[N,64] x, bool c) => (float[N,64] y) {
+            a = MatMul (x, w)
+            k = Constant <value_float = 0.0> ()
+            b = MatMul (a, k)
+            y = If (c) < then_branch = t () => (float[N,64] o) { o = MatMul (b, own) },
+                         else_branch = e () => (float[N,64] o) { o = Neg (b) } >
+        }""")
+    rng = np.random.default_rng(0)
+    w, k, own = rng.standard_normal((3, 64, 64)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    constant = model.graph.node[1].attribute[0]
+    constant.CopyFrom(onnx.helper.make_attribute("value", onnx.numpy_helper.from_array(k)))
+    model.graph.node[3].attribute[0].g.initializer.append(onnx.numpy_helper.from_array(own, "own"))
+    prepared = graph.prepare(graph.read(model), opset=opset)
+    for name, array in {"w": w, "k": k, "own": own}.items():
+        np.testing.assert_array_equal(graph.constant(prepared, name), array)
+    for flag in (True, False):
+        feed: Feed = {"x": np.ones((2, 64), dtype=np.float32), "c": np.array(flag)}
+        want, got = run(model.SerializeToString(), feed), run_model(prepared, feed)
+        np.testing.assert_array_equal(got, want)
