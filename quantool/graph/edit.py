@@ -153,9 +153,7 @@ class _Editor:
         def load() -> onnx_ir.TensorProtocol:
             array = edit.load()
             if array.shape != edit.shape:
-                raise ValueError(
-                    f"constant '{edit.name}' has shape {array.shape}, {edit.shape} was announced"
-                )
+                raise ValueError(f"constant '{edit.name}' has shape {array.shape}, {edit.shape} was announced")
             return onnx_ir.Tensor(np.asarray(array.astype(dtype.numpy(), copy=False), order="C"), dtype=dtype)
 
         value.const_value = onnx_ir.LazyTensor(load, dtype=dtype, shape=shape, name=edit.name)

@@ -319,3 +319,7 @@ def test_the_garbage_collector_is_as_before_after_an_edit() -> None:
     with pytest.raises(ValueError, match="nobody"):
         edit.apply(matmul(), [RemoveNode("nobody")])
     assert gc.isenabled()
+
+
+def test_a_scalar_stays_a_scalar() -> None:
+    assert stored("float32", np.asarray(np.float32(0.5))).dims == []
