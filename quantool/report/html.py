@@ -30,7 +30,7 @@ def render(report: Report) -> str:
     )
     environment.filters |= {"visible": visible, "plural": plural}
     source = resources.files("quantool.report").joinpath("template.html.j2").read_text(encoding="utf-8")
-    recipe = report.recipe or {}
+    recipe = {key: value for key, value in (report.recipe or {}).items() if value not in (None, False, [])}
     return environment.from_string(source).render(
         report=report,
         headline=headline(report),
