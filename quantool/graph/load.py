@@ -11,6 +11,7 @@ from quantool.errors import ModelError
 from quantool.graph.external import ExternalFiles, locate
 from quantool.graph.model import Source
 from quantool.graph.protos import DEFAULT_DOMAINS, graphs, nbytes, nodes, tensors
+from quantool.graph.structure import copy_for_checker
 from quantool.graph.wellformed import check, node_title
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def read(source: str | Path | onnx.ModelProto) -> Loaded:
             size_bytes=size + (external.size_bytes if external else 0),
         ),
         external=external,
-        checker_error=checker_error(proto if path is None else path),
+        checker_error=checker_error(copy_for_checker(proto)),
     )
 
 

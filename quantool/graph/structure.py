@@ -40,6 +40,20 @@ def copy_without_weights(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[
     return copy, weights
 
 
+def copy_for_checker(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Copy a model with empty tensors for its large and external ones, which onnx.checker need not read.
+
+    It would read the whole file once more, and it refuses symbolic links, as model hubs make them.
+    """
+    copy, _ = copy_without_weights(model)
+    for tensor in tensors(copy):
+        if is_external(tensor):
+            tensor.ClearField("data_location")
+            tensor.ClearField("external_data")
+            tensor.dims[:] = [0]
+    return copy
+
+
 def is_large(tensor: onnx.TensorProto) -> bool:
     """Whether a tensor holds so much data itself that it is better left out of copies."""
     return not is_external(tensor) and max(nbytes(tensor), tensor.ByteSize()) > SMALL_BYTES

@@ -91,6 +91,7 @@ def test_links_as_model_hubs_make_them(tmp_path: Path) -> None:
     (snapshot / "model.onnx").symlink_to("../../blobs/0a1b")
     (snapshot / "model.onnx_data").symlink_to("../../blobs/2c3d")
     assert_right(snapshot / "model.onnx")
+    assert graph.read(snapshot / "model.onnx").checker_error is None
 
 
 def test_a_link_beside_the_model_within_its_folder(tmp_path: Path) -> None:
