@@ -28,12 +28,14 @@ class Model:
     """A graph under work. `ir` changes in place; everything else is written while normalizing.
 
     given: the nodes as given, the rows of the report. absorbed: given node -> the node it was folded into, or ""
-    where it became a constant. Every ir.Node has a name unique over all scopes and carries the given nodes that
-    it stands for in ``node.meta["quantool.origins"]``; every ir.Value has a name unique over all scopes.
+    where it became a constant. described: the tensors whose type the model as given tells, and so the result.
+    Every ir.Node has a name unique over all scopes and carries the given nodes that it stands for in
+    ``node.meta["quantool.origins"]``; every ir.Value has a name unique over all scopes.
     """
 
     ir: onnx_ir.Model
     source: Source
     given: tuple[GivenNode, ...]
     absorbed: dict[str, str] = field(default_factory=dict)
+    described: frozenset[str] = frozenset()
     notes: list[Note] = field(default_factory=list)

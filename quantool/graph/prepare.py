@@ -57,7 +57,10 @@ def prepare(loaded: Loaded, *, opset: int | None = None) -> Model:
     with paused_collector():
         graph = _build(structure, weights, origins, folder=folder)
     absorbed = _absorbed({origins.get(name, name) for name in constants}, graph)
-    return Model(ir=graph, source=loaded.source, given=given, absorbed=absorbed, notes=notes)
+    described = frozenset(info.name for info in loaded.proto.graph.value_info)
+    return Model(
+        ir=graph, source=loaded.source, given=given, absorbed=absorbed, described=described, notes=notes
+    )
 
 
 def _build(

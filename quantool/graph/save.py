@@ -260,9 +260,8 @@ def _proto(model: Model, provenance: Mapping[str, str], *, data: _ExternalData |
         except onnx_ir.serde.SerdeError as error:
             raise _our_cause(error) from error
         _embed(model, proto, data=data)
-    constants = set(model.ir.graph.initializers)
-    kept = [info for info in proto.graph.value_info if info.name not in constants or info.metadata_props]
-    del proto.graph.value_info[:]  # onnx_ir adds one for every constant, which says nothing new
+    kept = [info for info in proto.graph.value_info if info.name in model.described or info.metadata_props]
+    del proto.graph.value_info[:]  # what shape inference found out would only make the file larger
     proto.graph.value_info.extend(kept)
     entries = {entry.key: entry.value for entry in proto.metadata_props} | dict(sorted(provenance.items()))
     del proto.metadata_props[:]

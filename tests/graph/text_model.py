@@ -36,7 +36,8 @@ def model_of(text: str, constants: Mapping[str, AnyArray] | None = None) -> Mode
             node.meta["quantool.origins"] = (node.name,)
             given.append(GivenNode(name=node.name, op_type=node.op_type, scope=""))
     source = Source(path=None, folder=None, sha256="", opset=ir_model.opset_imports[""], size_bytes=0)
-    return Model(ir=ir_model, source=source, given=tuple(given))
+    described = frozenset(info.name for info in proto.graph.value_info)
+    return Model(ir=ir_model, source=source, given=tuple(given), described=described)
 
 
 def run(model: Model, feed: Mapping[str, AnyArray]) -> list[AnyArray]:
