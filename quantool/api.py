@@ -64,9 +64,11 @@ def quantize(
         output=None if output is None else Path(output),
         write=output is not None,
         force=force,
+        reads=_files(recipe),
         reports=reports,
     )
-    check_paths(reports, reads=_files(model, data, request.verify_data, recipe), force=force)
+    reads = _files(model, data, request.verify_data, recipe)
+    check_paths(reports, output=request.output, reads=reads, force=force)
     result = _reported("quantize", reports, lambda: pipeline.quantize(request))
     write_reports(result.report, reports)
     return result
@@ -93,6 +95,7 @@ def calibrate(
         recipe=from_options(options, _recipe(recipe)),
         output=None if output is None else Path(output),
         force=force,
+        reads=_files(recipe),
     )
     return pipeline.calibrate(request).stats
 

@@ -24,11 +24,11 @@ ELEMENT_TYPES: Final[tuple[str, ...]] = (
     "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float4_e2m1fn",
 )  # fmt: skip
 
-RUN_GATES: Final[tuple[str, ...]] = ("min_sqnr", "min_agreement", "min_speedup", "max_drop")
+OUTPUT_GATES: Final[tuple[str, ...]] = ("min_sqnr", "min_agreement", "min_speedup", "max_drop")
 """The gates that need the result to run; size and coverage are known without."""
 
 _COUNTS: Final = ("samples", "batch_size", "threads", "memory")
-_GATES: Final = (*RUN_GATES, "max_size_ratio", "min_coverage")
+_GATES: Final = (*OUTPUT_GATES, "max_size_ratio", "min_coverage")
 _FRACTIONS: Final = ("min_agreement", "min_coverage")
 
 
@@ -227,7 +227,7 @@ def _check_pairs(recipe: Recipe) -> None:
     if recipe.io is GraphIO.QUANTIZED and recipe.mode in (Mode.DYNAMIC, Mode.WEIGHT_ONLY):
         raise _impossible(recipe, "mode", "io", "only a static model has integer inputs and outputs")
     if not recipe.verify:
-        for gate in RUN_GATES:
+        for gate in OUTPUT_GATES:
             if getattr(recipe, gate) is not None:
                 raise _impossible(recipe, gate, "verify", "the gate needs the comparison that it skips")
 

@@ -30,8 +30,9 @@ class QuantizeRequest:
     """Quantize a model.
 
     write: publish at `output`, or beside the model under the default name where `output` is None. force: an
-    existing output may be replaced. stats: statistics in memory, in place of ``recipe.ranges``. reports: files
-    that the caller will write after the run; no input may be among them.
+    existing output may be replaced. stats: statistics in memory, in place of ``recipe.ranges``. reads: files
+    that the caller read for the run, as the recipe, which the output may not replace. reports: files that the caller
+    will write after the run.
     """
 
     model: ModelSource
@@ -42,6 +43,7 @@ class QuantizeRequest:
     output: Path | None = None
     write: bool = False
     force: bool = False
+    reads: tuple[Path, ...] = ()
     reports: tuple[Path, ...] = ()
     progress: bool = False
 
@@ -57,13 +59,14 @@ class QuantizeResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrateRequest:
-    """Gather statistics over data; `output` None writes nothing."""
+    """Gather statistics over data; `output` None writes nothing, and may not replace what is in `reads`."""
 
     model: ModelSource
     recipe: Recipe
     data: DataSource | None = None
     output: Path | None = None
     force: bool = False
+    reads: tuple[Path, ...] = ()
     progress: bool = False
 
 

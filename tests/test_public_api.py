@@ -130,6 +130,7 @@ def test_a_recipe_is_a_file_a_mapping_or_a_recipe(pipeline: Pipeline, kind: type
     for recipe in (kind("r.toml"), {"mode": "static", "seed": 1}, from_options({"mode": "static", "seed": 1})):
         quantool.quantize("m.onnx", recipe=recipe, seed=2)
         assert pipeline.request.recipe == Recipe(mode=Mode.STATIC, seed=2)
+        assert pipeline.request.reads == ((Path("r.toml"),) if isinstance(recipe, str | Path) else ())
 
 
 def test_an_unknown_option_is_refused_before_any_work(pipeline: Pipeline) -> None:

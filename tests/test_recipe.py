@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from quantool.errors import OptionError, QuantoolError, RecipeError
 from quantool.recipe import (
     ELEMENT_TYPES,
-    RUN_GATES,
+    OUTPUT_GATES,
     Calibrator,
     Effort,
     Formula,
@@ -278,7 +278,7 @@ IMPOSSIBLE_PAIRS = [
     ({"mode": "dynamic", "granularity": "block:32"}, "--granularity block:32.*--mode dynamic"),
     ({"mode": "dynamic", "io": "quantized"}, "--mode dynamic.*--io quantized"),
     ({"mode": "weight-only", "io": "quantized"}, "--mode weight-only.*--io quantized"),
-    *(({"no_verify": True, gate: 0.5}, f"--{gate.replace('_', '-')} 0.5.*--no-verify") for gate in RUN_GATES),
+    *(({"no_verify": True, gate: 0.5}, f"--{gate.replace('_', '-')} 0.5.*--no-verify") for gate in OUTPUT_GATES),
 ]
 
 

@@ -91,7 +91,7 @@ def execute(command: Command, given: Given) -> int:
 
     reports = given.paths("report")
     try:
-        check_paths(reports, reads=given.reads(), force=given.flag("force"))
+        check_paths(reports, output=given.path("output"), reads=given.reads(), force=given.flag("force"))
     except OptionError as error:
         return finish(given, failure(given, error), ())
     try:

@@ -22,6 +22,7 @@ def run(given: Given) -> Outcome:
         data=given.data(),
         output=output,
         force=given.flag("force"),
+        reads=given.reads(),
         progress=given.progress,
     )
     report = pipeline.calibrate(request).report

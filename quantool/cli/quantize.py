@@ -19,6 +19,7 @@ def run(given: Given) -> Outcome:
         output=given.path("output"),
         write=True,
         force=given.flag("force"),
+        reads=given.reads(),
         reports=given.paths("report"),
         progress=given.progress,
     )

@@ -19,22 +19,26 @@ RENDERERS: Final[dict[str, str]] = {
 """Suffix -> the module whose `render` writes it, imported only when it is asked for."""
 
 
-def check_paths(reports: Sequence[Path], *, reads: Sequence[Path] = (), force: bool = False) -> None:
+def check_paths(
+    reports: Sequence[Path], *, output: Path | None = None, reads: Sequence[Path] = (), force: bool = False
+) -> None:
     """Refuse reports that could not or must not be written, before any work.
 
-    reads: what the run reads, which no report may replace.
+    output: where the run writes its result; reads: what it reads. No report may replace either.
 
     Raises:
         OptionError: an unknown suffix, a missing folder, an existing file without `force`, or a path that the
             run reads or that is asked for twice.
     """
-    for position, path in enumerate(reports):
+    written = set() if output is None else {output.resolve()}
+    for path in reports:
         if path.suffix not in RENDERERS:
             what, fix = f"has the unknown suffix '{path.suffix}'", f"Use one of {', '.join(RENDERERS)}."
             raise OptionError("unknown-report", f"The report '{path}' {what}", where=f"--report {path}", fix=fix)
-        if path.absolute() in [earlier.absolute() for earlier in reports[:position]]:
-            what, fix = "is asked for twice", "Give each report its own path."
+        if path.resolve() in written:
+            what, fix = "is asked for twice", "Give the output and each report its own path."
             raise OptionError("report-twice", f"The report '{path}' {what}", where=f"--report {path}", fix=fix)
+        written.add(path.resolve())
     if reports:
         from quantool.graph.destination import refuse_overwrite  # loads the graph package, so only where needed
 

@@ -71,6 +71,7 @@ def test_quantize_asks_with_every_option(pipeline: FakePipeline) -> None:
     )  # fmt: skip
     assert (request.model, request.data, request.verify_data) == ("m.onnx", ("a.npz", "b.npz"), "v.npz")
     assert (request.output, request.write, request.force) == (Path("out.onnx"), True, True)
+    assert {Path("m.onnx"), Path("a.npz"), Path("b.npz"), Path("v.npz"), Path("r.qcal")} == set(request.reads)
     assert (request.reports, request.progress) == ((Path("r.json"),), False)
 
 

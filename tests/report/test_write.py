@@ -57,6 +57,9 @@ def test_a_report_that_cannot_be_is_refused(tmp_path: Path, name: str, code: str
 def test_one_path_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="asked for twice"):
         check_paths([tmp_path / "r.md", tmp_path / "r.md"])
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(OptionError, match="asked for twice"):
+        check_paths([tmp_path / "r.md"], output=tmp_path / "link" / "r.md", force=True)
 
 
 def test_force_replaces(tmp_path: Path) -> None:
