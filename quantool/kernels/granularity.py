@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from quantool.kernels.dtypes import Array
 
-# Elements a slab holds: with a float32 scratch as large, it stays in a 1 MB second-level cache.
-SLAB_ELEMENTS = 1 << 17
+# Elements a slab holds. Half as many stay in a 1 MB second-level cache together with their scratch, but the calls a
+# slab costs (about 5 us) then weigh more than the third-level cache does: measured, tests/perf/kernels.py.
+SLAB_ELEMENTS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,7 @@ class Layout:
         return (self.outer, blocks, self.inner) if self.blocked else (1, blocks, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Slab:
+class Slab(NamedTuple):
     """A contiguous piece of a tensor, ``start`` to ``stop`` flat, and the index ranges that it covers."""
 
     start: int

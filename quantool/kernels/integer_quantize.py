@@ -102,7 +102,8 @@ def _passes(job: IntegerJob, slab: Slab, *, scales: ParameterSource, zero: Array
     np.rint(scratch, out=scratch)
     if zero is not None:
         np.add(scratch, zero, out=scratch)
-    np.clip(scratch, np.float32(job.grid.qmin), np.float32(job.grid.qmax), out=scratch)
+    # The method skips a wrapper of np.clip, half a microsecond a slab.
+    scratch.clip(np.float32(job.grid.qmin), np.float32(job.grid.qmax), out=scratch)
 
 
 def _round_to_half(values: Array) -> None:

@@ -44,7 +44,8 @@ def pack_lowbit(x: Array) -> Array:
             part = np.concatenate([part, np.zeros(-part.size % 4, np.uint8)])
         first = start * bits // 8
         target = packed[first : first + part.size * bits // 8]
-        target[...] = _PACK[bits](part)[: target.size]
+        # The cast keeps the low byte of each group, where its codes have been gathered.
+        np.copyto(target, _PACK[bits](part)[: target.size], casting="unsafe")
     return packed
 
 
@@ -77,14 +78,14 @@ def unpack_lowbit(packed: Array, *, dtype: DTypeName, shape: Sequence[int]) -> A
 def _pack4(codes: Array) -> Array:
     pairs = codes.view("<u2") & np.uint16(0x0F0F)
     pairs |= pairs >> np.uint16(4)
-    return pairs.astype(np.uint8)
+    return pairs
 
 
 def _pack2(codes: Array) -> Array:
     quads = codes.view("<u4") & np.uint32(0x03030303)
     quads |= quads >> np.uint32(6)
     quads |= quads >> np.uint32(12)
-    return quads.astype(np.uint8)
+    return quads
 
 
 def _pack6(codes: Array) -> Array:

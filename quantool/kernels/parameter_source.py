@@ -16,16 +16,20 @@ class ParameterSource:
     slab, and the same vector serves the others. One source serves one thread.
     """
 
-    __slots__ = ("_layout", "_repeats", "_tile", "_values")
+    __slots__ = ("_layout", "_repeats", "_rows", "_scalar", "_tile", "_values")
 
     def __init__(self, values: Array, layout: Layout) -> None:
         self._values = values
         self._layout = layout
+        self._scalar = values.reshape(()) if values.size == 1 else None
         self._repeats = layout.outer > 1 and not layout.blocked
+        self._rows = self._scalar is None and not layout.blocked and layout.inner >= BROADCAST_RUN
         self._tile: Array | None = None
 
     def flat(self, slab: Slab) -> Array:
         """One parameter for each element of the slab, or one 0-d array for all of them."""
+        if self._scalar is not None:
+            return self._scalar
         whole = slab.size.stop - slab.size.start == self._layout.size
         if not (self._repeats and whole):
             return expand(self._values, self._layout, slab)
@@ -35,9 +39,7 @@ class ParameterSource:
 
     def rows(self, slab: Slab) -> Array | None:
         """The parameters as ``[rows, 1]`` where the slab consists of long runs of one parameter each."""
-        layout = self._layout
-        outer = slab.outer.stop - slab.outer.start
-        if layout.blocked or outer != 1 or layout.inner < BROADCAST_RUN:
+        if not self._rows or slab.outer.stop - slab.outer.start != 1:
             return None
-        part = parameters_of(self._values, layout, slab)
+        part = parameters_of(self._values, self._layout, slab)
         return part.reshape(-1, 1) if part.size > 1 else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from quantool.kernels.granularity import SLAB_ELEMENTS, Layout, Slab, slabs
+from quantool.kernels.granularity import Layout, Slab, slabs
 
 # Pieces a thread takes one after another: enough to even out a core that is busy with something else.
 PIECES_PER_THREAD = 4
@@ -24,8 +24,7 @@ def run_over_slabs(layout: Layout, work: Callable[[Iterable[Slab]], None], *, th
     if threads == 1:
         work(slabs(layout))
         return
-    # Each ufunc call takes the interpreter lock back, so threads want slabs twice as long.
-    pieces = list(slabs(layout, 2 * SLAB_ELEMENTS))
+    pieces = list(slabs(layout))
     step = max(1, -(-len(pieces) // (threads * PIECES_PER_THREAD)))
     groups = [pieces[i : i + step] for i in range(0, len(pieces), step)]
     if len(groups) <= 1:
