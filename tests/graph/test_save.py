@@ -259,7 +259,8 @@ def test_the_result_does_not_depend_on_the_external_data_of_the_source(tmp_path:
     with save.write_temporary(net(), source / "m.onnx", external=True) as pending:
         pending.commit()
     for external in (False, True):
-        model = Model(ir=onnx_ir.load(source / "m.onnx"), source=net().source, given=())
+        given = net()
+        model = Model(ir=onnx_ir.load(source / "m.onnx"), source=given.source, given=(), described=given.described)
         target = tmp_path / f"target{external}"
         target.mkdir()
         with save.write_temporary(model, target / "m.onnx", external=external) as pending:
