@@ -162,10 +162,11 @@ def _gather_zero(zero_points: Array | None, data: Array, bits: int, shape: tuple
         return np.full(shape, 1 << (bits - 1) if data.dtype == UINT8 else 0, FLOAT32)
     zero_points = np.asarray(zero_points)
     require_dtype(zero_points, (data.dtype,), argument="zero_points")
-    codes = _table_codes(zero_points, bits)[..., : shape[-1]]
-    if codes.shape != shape:
-        raise ValueError(f"zero_points has shape {list(zero_points.shape)}; its codes must be {list(shape)}.")
-    return codes
+    packed = data.dtype == UINT8 and bits < 8
+    wanted = (*shape[:-1], -(-shape[-1] * bits // 8)) if packed else shape
+    if zero_points.shape != wanted:
+        raise ValueError(f"zero_points has shape {list(zero_points.shape)}; it must be {list(wanted)}.")
+    return _table_codes(zero_points, bits)[..., : shape[-1]]
 
 
 def _axis(axis: int, rank: int, *, argument: str) -> int:
