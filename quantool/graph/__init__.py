@@ -8,7 +8,7 @@ from quantool.graph.load import Loaded, already_quantized, checker_error, decode
 from quantool.graph.macs import macs
 from quantool.graph.model import Model, Source
 from quantool.graph.prepare import prepare
-from quantool.graph.serialize import serialize
+from quantool.graph.serialize import deserialize, serialize
 
 __all__ = [
     "Loaded",
@@ -19,6 +19,7 @@ __all__ = [
     "constant",
     "constants",
     "decode_tensor",
+    "deserialize",
     "facts",
     "input_specs",
     "macs",

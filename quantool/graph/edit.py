@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from quantool.graph.model import ORIGINS
 from quantool.graph.retype import infer_types
 from quantool.graph.scopes import graphs, paused_collector, subgraphs
 from quantool.schema import AddInitializer, AddNode, RemoveNode, RenameOutput, SetInput, SetOpset
@@ -177,7 +178,7 @@ class _Editor:
             outputs=[self._unwritten(name, where) for name in edit.outputs],
             name=edit.name,
         )
-        node.meta["quantool.origins"] = ()
+        node.meta[ORIGINS] = ()
         neighbour = self._nodes.get(edit.near)
         if neighbour is None:
             graph.append(node)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from quantool.graph.model import ORIGINS
 from quantool.graph.names import inner_scope
-from quantool.graph.prepare import ORIGINS
 from quantool.schema import GraphFacts, NodeFact, TensorFact, Use
 
 if TYPE_CHECKING:

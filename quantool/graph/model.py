@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from quantool.schema import GivenNode, Note
 
 if TYPE_CHECKING:
     import onnx_ir
+
+#: key of ir.Node.meta: the given nodes that a node stands for
+ORIGINS: Final = "quantool.origins"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +33,7 @@ class Model:
     given: the nodes as given, the rows of the report. absorbed: given node -> the node it was folded into, or ""
     where it became a constant. described: the tensors whose type the model as given tells, and so the result.
     Every ir.Node has a name unique over all scopes and carries the given nodes that it stands for in
-    ``node.meta["quantool.origins"]``; every ir.Value has a name unique over all scopes.
+    ``node.meta[ORIGINS]``; every ir.Value has a name unique over all scopes.
     """
 
     ir: onnx_ir.Model

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from quantool.graph.constants import lift
 from quantool.graph.functions import inline
 from quantool.graph.infer import infer
-from quantool.graph.model import Model
+from quantool.graph.model import ORIGINS, Model
 from quantool.graph.names import name_nodes, name_values
 from quantool.graph.opset import least_ir_version, raise_opset
 from quantool.graph.scopes import graphs, paused_collector
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     import onnx_ir
 
     from quantool.graph.load import Loaded
-
-ORIGINS = "quantool.origins"
 
 
 def prepare(loaded: Loaded, *, opset: int | None = None) -> Model:
@@ -58,9 +56,7 @@ def prepare(loaded: Loaded, *, opset: int | None = None) -> Model:
         graph = _build(structure, weights, origins, folder=folder)
     absorbed = _absorbed({origins.get(name, name) for name in constants}, graph)
     described = frozenset(info.name for info in loaded.proto.graph.value_info)
-    return Model(
-        ir=graph, source=loaded.source, given=given, absorbed=absorbed, described=described, notes=notes
-    )
+    return Model(ir=graph, source=loaded.source, given=given, absorbed=absorbed, described=described, notes=notes)
 
 
 def _build(

@@ -9,7 +9,16 @@ from quantool.graph.scopes import paused_collector
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import onnx
+
     from quantool.graph.model import Model
+
+
+def deserialize(data: bytes) -> onnx.ModelProto:
+    """The message that bytes of ours hold."""
+    import onnx
+
+    return onnx.ModelProto.FromString(data)
 
 
 def serialize(model: Model) -> tuple[bytes, Path | None]:

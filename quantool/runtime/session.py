@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+from mmap import mmap
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -52,12 +54,14 @@ class Loadable:
     """A model that ONNX Runtime can load, and how.
 
     model: serialized bytes, or the path of a file. folder: where external data lies; None for the folder of
-    the path, or where there is none. threads: 0 leaves the number to ONNX Runtime. label: what errors call
+    the path, or where there is none. external: name of an external data file -> its mapped content, for a file
+    that has no name on disk yet. threads: 0 leaves the number to ONNX Runtime. label: what errors call
     the model. optimized_to: a file to write the optimized model to, its large weights beside it.
     """
 
     model: bytes | Path
     folder: Path | None = None
+    external: Mapping[str, mmap] = field(default_factory=lambda: MappingProxyType({}))
     threads: int = 0
     optimization: Optimization = Optimization.ALL
     label: str = "the model"
@@ -164,6 +168,11 @@ def _options(source: Loadable) -> onnxruntime.SessionOptions:
     if source.folder is not None and isinstance(source.model, bytes):
         key = "session.model_external_initializers_file_folder_path"
         options.add_session_config_entry(key, str(source.folder))
+    if source.external:
+        contents = list(source.external.values())
+        options.add_external_initializers_from_files_in_memory(
+            list(source.external), contents, [len(content) for content in contents]
+        )
     if source.optimized_to is not None:
         options.optimized_model_filepath = str(source.optimized_to)
         key = "session.optimized_model_external_initializers_file_name"

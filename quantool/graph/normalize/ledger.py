@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quantool.graph.edit import detach
+from quantool.graph.model import ORIGINS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
 
     from quantool.graph.model import Model
     from quantool.schema import AttributeValue
-
-ORIGINS = "quantool.origins"
 
 
 def origins(node: onnx_ir.Node) -> tuple[str, ...]:
