@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quantool.graph.facts import constant, constants, facts
+from quantool.graph.facts import constant, constant_loader, facts
 from quantool.graph.inputs import input_specs
 from quantool.graph.load import Loaded, already_quantized, checker_error, decode_tensor, read
 from quantool.graph.macs import macs
@@ -17,7 +17,7 @@ __all__ = [
     "already_quantized",
     "checker_error",
     "constant",
-    "constants",
+    "constant_loader",
     "decode_tensor",
     "deserialize",
     "facts",

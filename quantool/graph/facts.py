@@ -57,7 +57,7 @@ def constant(model: Model, name: str) -> AnyArray:
     return array
 
 
-def constants(model: Model) -> Callable[[str], AnyArray]:
+def constant_loader(model: Model) -> Callable[[str], AnyArray]:
     """The initializers as they are now, loaded one at a time on demand, also after the graph was edited.
 
     The function raises KeyError for a name that is no initializer now.
