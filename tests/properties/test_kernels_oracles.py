@@ -155,6 +155,8 @@ def draw_scale(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> 
     if dtype == "int32":
         return rng.integers(1, 9, shape).astype(np.int32)
     scale = rng.choice([0.5, 0.1, 0.037, 1.0, 3.0], shape) * rng.uniform(0.9, 1.1, shape)
+    if rng.random() < 0.4:
+        scale = 2.0 ** rng.integers(-2, 3, shape)  # exact quotients and products, and so ties
     return np.asarray(scale, np.float32).astype(typed(dtype))
 
 
