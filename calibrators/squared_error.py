@@ -49,8 +49,9 @@ def exact_error(seen: Distribution, steps: Steps) -> Float64:
     # Neighbours share an end, so that each point is evaluated once, for the change of density there.
     points = np.unique(np.concatenate((lower, upper)))
     change = np.zeros(points.size)
-    change[np.searchsorted(points, upper)] = density
-    change[np.searchsorted(points, lower)] -= density
+    # Added one by one: a sliver at an extreme may end where its neighbour does.
+    np.add.at(change, np.searchsorted(points, upper), density)
+    np.subtract.at(change, np.searchsorted(points, lower), density)
     scale = steps.scale[:, None]
     inside = np.minimum(np.maximum(points, steps.lo[:, None]), steps.hi[:, None])
     beyond = points - inside

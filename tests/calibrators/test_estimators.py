@@ -38,6 +38,7 @@ SHAPES = {
     "grown": lambda r: np.append(r.standard_normal(SIZE), 1e4 * r.standard_normal(SIZE)),
     "small": lambda r: 1e-30 * r.standard_normal(SIZE),
     "large": lambda r: 1e35 * r.standard_normal(SIZE),
+    "winsorized": lambda r: np.clip(r.standard_normal(SIZE), -1, 1),
 }
 every_shape = pytest.mark.parametrize("name", SHAPES)
 
