@@ -1,0 +1,18 @@
+"""Calibration and verification data: readers, checks, and the choice of what verifies."""
+
+from quantool.data.beside import find_beside
+from quantool.data.held_out import Split, split_feeds
+from quantool.data.images import PRESETS
+from quantool.data.source import FeedSource, open_data
+from quantool.data.spec import DataOptions, InputSpec
+
+__all__ = [
+    "PRESETS",
+    "DataOptions",
+    "FeedSource",
+    "InputSpec",
+    "Split",
+    "find_beside",
+    "open_data",
+    "split_feeds",
+]

@@ -1,0 +1,103 @@
+"""Choose feeds to verify on, in one pass and bounded memory, whatever the order of the feeds."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import insort
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from quantool.schema import Feed
+
+FEWEST = 16
+MOST_FEEDS = 16
+MOST_BYTES = 256 * 1024 * 1024
+# Of a small data set most must calibrate.
+_SHARE = 4
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Kept:
+    digest: str
+    number: int
+    feed: Feed = field(compare=False)
+    size_bytes: int = field(compare=False)
+
+
+class Split:
+    """Feeds divided into those that calibrate and those that verify.
+
+    Iterate once, to the end: feeds that calibrate come as they are read, or late, when they fall out of the choice.
+    Kept are the feeds with the smallest hashes of their content, at most 16 and 256 MiB, one at least. From 16 feeds
+    on, a quarter of them and at most 16 verify and do not calibrate; with fewer all calibrate, and those kept verify.
+
+    Attributes:
+        verification: the feeds to verify on, in the order of their hashes; filled at the end.
+        held_out: none of them calibrated.
+        order: the number in the source of each feed that was yielded, so that errors can state it.
+        samples: how many feeds the source had.
+    """
+
+    def __init__(self, feeds: Iterable[Feed], *, most_feeds: int = MOST_FEEDS, most_bytes: int = MOST_BYTES) -> None:
+        self.verification: tuple[Feed, ...] = ()
+        self.held_out = False
+        self.order: list[int] = []
+        self.samples = 0
+        self._feeds = feeds
+        self._most_feeds = most_feeds
+        self._most_bytes = most_bytes
+
+    def __iter__(self) -> Iterator[Feed]:
+        kept: list[_Kept] = []
+        # Once something was dropped, all that is larger is: the choice is a prefix in the order of hashes.
+        limit: str | None = None
+        for number, feed in enumerate(self._feeds):
+            self.samples = number + 1
+            digest = content_hash(feed)
+            if limit is not None and digest >= limit:
+                yield self._passed(number, feed)
+                continue
+            # A source may reuse its arrays for the next feed.
+            own = {name: np.array(array) for name, array in feed.items()}
+            insort(kept, _Kept(digest, number, own, sum(array.nbytes for array in own.values())))
+            while self._too_many(kept):
+                dropped = kept.pop()
+                limit = dropped.digest
+                yield self._passed(dropped.number, dropped.feed)
+        yield from self._rest(kept)
+
+    def _rest(self, kept: list[_Kept]) -> Iterator[Feed]:
+        self.held_out = self.samples >= FEWEST
+        verifying = kept[: self.samples // _SHARE] if self.held_out else kept
+        calibrating = kept[len(verifying) :] if self.held_out else kept
+        self.verification = tuple(entry.feed for entry in verifying)
+        for entry in sorted(calibrating, key=lambda entry: entry.number):
+            yield self._passed(entry.number, entry.feed)
+
+    def _too_many(self, kept: list[_Kept]) -> bool:
+        size_bytes = sum(entry.size_bytes for entry in kept)
+        return len(kept) > self._most_feeds or (len(kept) > 1 and size_bytes > self._most_bytes)
+
+    def _passed(self, number: int, feed: Feed) -> Feed:
+        self.order.append(number)
+        return feed
+
+
+def split_feeds(feeds: Iterable[Feed], *, most_feeds: int = MOST_FEEDS, most_bytes: int = MOST_BYTES) -> Split:
+    """Divide feeds into calibration, which the result yields, and verification, which it holds at the end."""
+    return Split(feeds, most_feeds=most_feeds, most_bytes=most_bytes)
+
+
+def content_hash(feed: Feed) -> str:
+    """A hash of names, types, shapes and elements; the order of the names does not count."""
+    digest = hashlib.sha256()
+    for name in sorted(feed):
+        array = np.asarray(feed[name])
+        digest.update(f"{name}\0{array.dtype.name}\0{array.shape}\0".encode())
+        if array.dtype.kind in "OU":
+            digest.update("\0".join(map(str, array.flat)).encode())
+        else:
+            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return digest.hexdigest()

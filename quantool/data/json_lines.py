@@ -1,0 +1,51 @@
+"""JSON Lines: an object a line, nested lists of numbers by input name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from quantool.data.spec import DataOptions, InputSpec, RawFeed, RawFeeds
+from quantool.errors import DataError
+
+
+def read_json_lines(path: Path, inputs: tuple[InputSpec, ...], options: DataOptions) -> RawFeeds:
+    """Each line that is not blank is one feed, exactly as the model takes it."""
+    del options  # a line is a feed whatever its size
+    floats = {spec.name for spec in inputs if "float" in spec.dtype}
+
+    def read() -> Iterator[RawFeed]:
+        try:
+            with path.open("rb") as file:
+                for number, line in enumerate(file, 1):
+                    if line.strip():
+                        yield f"line {number}", _parsed(line, floats, where=f"{path}, line {number}")
+        except OSError as error:
+            raise DataError(
+                "data-unreadable",
+                f"the file cannot be read: {error.strerror}",
+                where=str(path),
+                fix="Check its rights.",
+            ) from error
+
+    return RawFeeds(description=f"{path} (JSON Lines)", read=read)
+
+
+def _parsed(line: bytes, floats: set[str], *, where: str) -> Mapping[str, object]:
+    try:
+        entry = msgspec.json.decode(line, type=dict[str, object])
+        # JSON writes 1 for 1.0: numbers for a float input are floats, whatever their look.
+        return {
+            name: np.asarray(value, np.float64) if name in floats else np.asarray(value)
+            for name, value in entry.items()
+        }
+    except (msgspec.DecodeError, ValueError, TypeError) as error:
+        raise DataError(
+            "data-unreadable",
+            f"the line is no JSON object of arrays: {error}",
+            where=where,
+            fix='Write lines such as {"x": [[0.5, 1.0]]}, all rows of an array of one length.',
+        ) from error
