@@ -1,0 +1,11 @@
+"""The pipeline: composes the stages; the only package that knows their order."""
+
+from __future__ import annotations
+
+from quantool.pipeline.calibrate import calibrate
+from quantool.pipeline.compare import compare
+from quantool.pipeline.explain import explain
+from quantool.pipeline.inspect import inspect
+from quantool.pipeline.quantize import quantize
+
+__all__ = ["calibrate", "compare", "explain", "inspect", "quantize"]

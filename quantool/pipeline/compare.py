@@ -1,0 +1,87 @@
+"""compare: any float model against any quantized one of it, whoever made it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quantool import graph
+from quantool.errors import DataError, ModelError
+from quantool.graph.optimized import read_optimized
+from quantool.pipeline.draft import Draft
+from quantool.pipeline.feeds import open_samples
+from quantool.pipeline.judge import Evaluation, compare_outputs, judge_gates
+from quantool.pipeline.quantize import raise_failed_gates
+from quantool.pipeline.source import given_loadable, model_info
+from quantool.report.model import Coverage, DataInfo, LatencyInfo, OutputInfo, Report, RuntimeInfo, Verification
+from quantool.requests import CompareRequest
+from quantool.runtime import Session, interleaved, load_and_inspect
+from quantool.schema import Mode
+from quantool.verify import Evidence, execution, verdict
+
+
+def compare(request: CompareRequest) -> Report:
+    """Run both models on the same feeds.
+
+    The first row of figures is the outputs', then time in interleaved runs, then the operators that run as
+    integers. Raises ModelError, DataError, and GateError where a gate does not hold.
+    """
+    draft = Draft(command="compare", recipe=request.recipe.to_dict())
+    with draft.attached():
+        recipe = request.recipe
+        reference, other = graph.read(request.float_model), graph.read(request.quantized_model)
+        draft.model = model_info(reference)
+        where = None if other.source.path is None else str(other.source.path)
+        size = other.source.size_bytes
+        draft.output = OutputInfo(path=where, sha256=other.source.sha256, size_bytes=size)
+        samples = open_samples(request.data, None, reference, recipe=recipe, progress=request.progress)
+        if samples is None:
+            raise DataError(
+                "no-data",
+                "there is no data to compare the models on",
+                where="--data",
+                fix="Give --data, or put NAME.calib.npz beside the float model NAME.onnx.",
+            )
+        threads = recipe.threads or 0
+        float_session = Session(given_loadable(reference, threads=threads))
+        source = replace(given_loadable(other, threads=threads), label="the quantized model")
+        session, optimized = load_and_inspect(source, read_optimized)
+        _refuse_other_interface(float_session, session)
+        outputs, count = compare_outputs(float_session, session, samples.everything())
+        latency = interleaved(float_session, session, feeds=samples.kept)
+        found = execution(optimized, {}).runs_as
+        evaluation = Evaluation(outputs=outputs, samples=count, latency=latency)
+        draft.data = DataInfo(source=samples.description, samples=count, held_out=False)
+        draft.verification = Verification(samples=count, outputs=outputs)
+        draft.latency = LatencyInfo.of(latency)
+        draft.runtime = RuntimeInfo(fused=found.fused, left=found.left)
+        draft.gates = judge_gates(
+            recipe,
+            evaluation=evaluation,
+            size_ratio=size / reference.source.size_bytes,
+            coverage=Coverage(nodes=None, macs=None, weight_bytes=None),
+        )
+        draft.verdict = verdict(
+            Evidence(
+                mode=Mode.STATIC,
+                float_bytes=reference.source.size_bytes,
+                quantized_bytes=size,
+                latency=latency,
+                outputs=outputs,
+                samples=count,
+            )
+        )
+        raise_failed_gates(draft)
+        return draft.report()
+
+
+def _refuse_other_interface(float_session: Session, session: Session) -> None:
+    missing = [name for name in session.inputs if name not in float_session.inputs]
+    lost = [name for name in float_session.outputs if name not in session.outputs]
+    for names, kind in ((missing, "input"), (lost, "output")):
+        if names:
+            raise ModelError(
+                "other-model",
+                f"the two models differ in the {kind} '{names[0]}'",
+                where=names[0],
+                fix="Give the quantized form of the same model.",
+            )

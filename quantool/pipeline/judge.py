@@ -1,0 +1,155 @@
+"""Running the float and the quantized model side by side: what it cost, what it saves, which gates hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from quantool.errors import ModelError
+from quantool.graph.optimized import read_optimized
+from quantool.pipeline.feeds import Samples
+from quantool.pipeline.source import FloatModel
+from quantool.recipe import Recipe
+from quantool.report.model import Coverage, Gate
+from quantool.runtime import Loadable, Optimization, Session, interleaved, load_and_inspect
+from quantool.schema import Feed, GraphFacts, Latency, NodeFact, Note, OutputComparison, Plan, RunsAs
+from quantool.verify import Comparator, check_execution, execution, stand_ins
+
+#: above this many nodes the runtime's own session creation takes minutes on graphs full of Q and DQ
+LARGE_GRAPH = 5000
+#: from here on the report says what normalizing alone gained
+NOTABLE_GAIN = 1.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A quantized model loaded in the runtime. runs_as: None where the optimized graph was not looked at."""
+
+    session: Session
+    runs_as: RunsAs | None
+    notes: tuple[Note, ...]
+    timed: bool = True
+
+
+def load_quantized(
+    source: Loadable, plan: Plan, facts: GraphFacts, *, written: Sequence[NodeFact], strict: bool | None
+) -> Loaded:
+    """Load the result and hold the plan against the optimized graph.
+
+    written: all nodes of the quantized graph. strict: True ends the run on a difference, False warns, None skips
+    the check (the target is another machine). Raises ModelError or VerificationError.
+    """
+    if len(written) > LARGE_GRAPH:
+        plain = replace(source, optimization=Optimization.DISABLED)
+        return Loaded(session=Session(plain), runs_as=None, notes=(_large_note(len(written)),), timed=False)
+    if strict is None:
+        return Loaded(session=Session(source), runs_as=None, notes=())
+    session, optimized = load_and_inspect(source, read_optimized)
+    found = execution(optimized, stand_ins(facts.nodes, written))
+    notes = check_execution(plan, found, nodes=facts.by_name, strict=strict)
+    return Loaded(session=session, runs_as=found.runs_as, notes=notes)
+
+
+def _large_note(nodes: int) -> Note:
+    return Note(
+        code="optimizations-off",
+        what=f"the result has {nodes} nodes: it was verified with the runtime's optimizations off, untimed",
+        where="verification",
+        fix="Time the model in your own application.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What running both models showed; empty where nothing was run."""
+
+    outputs: Mapping[str, OutputComparison] = field(default_factory=lambda: MappingProxyType({}))
+    samples: int = 0
+    latency: Latency | None = None
+    notes: tuple[Note, ...] = ()
+
+
+def evaluate(source: FloatModel, loaded: Loaded, samples: Samples) -> Evaluation:
+    """Compare the model as given with the result on the verification feeds, then time both in turn.
+
+    Where ONNX Runtime refuses the model as given, its normalized form stands for it. The report's latency is that
+    of the model as given; a note tells what normalizing alone gains.
+    """
+    reference = float_session(source)
+    outputs, count = compare_outputs(reference, loaded.session, samples.verification())
+    if not (loaded.timed and samples.kept):
+        return Evaluation(outputs=outputs, samples=count)
+    latency = interleaved(reference, loaded.session, feeds=samples.kept)
+    notes = _normalized_gain(source, samples.kept, latency)
+    return Evaluation(outputs=outputs, samples=count, latency=latency, notes=notes)
+
+
+def float_session(source: FloatModel) -> Session:
+    """The model as given, or its normalized form where ONNX Runtime refuses it."""
+    try:
+        return Session(source.given)
+    except ModelError:
+        return Session(source.normalized)
+
+
+def compare_outputs(
+    reference: Session, test: Session, feeds: Iterable[Feed]
+) -> tuple[dict[str, OutputComparison], int]:
+    """Both models on every feed, one feed in memory at a time; the figures by output and the number of feeds."""
+    comparator = Comparator()
+    for sample, feed in enumerate(feeds):
+        comparator.add(reference.run(feed, sample=sample), test.run(feed, sample=sample))
+    return comparator.result(), comparator.samples
+
+
+def _normalized_gain(source: FloatModel, feeds: Sequence[Feed], latency: Latency) -> tuple[Note, ...]:
+    """A note where rewriting the float graph alone made it faster: quantization must not take that credit."""
+    if "hardswish" not in source.changed:
+        return ()
+    gain = interleaved(Session(source.given), Session(source.normalized), feeds=feeds, budget_s=0.5).speedup
+    if gain < NOTABLE_GAIN:
+        return ()
+    return (
+        Note(
+            code="float-gains-too",
+            what=f"writing HardSwish as one operator alone makes the float model {gain:.2f} times faster; "
+            f"against that form the result is {latency.speedup / gain:.2f} times as fast",
+            where="latency",
+            fix="Compare with the float model exported at opset 14 or newer.",
+        ),
+    )
+
+
+def judge_gates(recipe: Recipe, *, evaluation: Evaluation, size_ratio: float, coverage: Coverage) -> tuple[Gate, ...]:
+    """Every gate that the user set, against what was measured; the worst output counts."""
+    latency = evaluation.latency
+    values = {
+        "min_sqnr": _worst_sqnr(evaluation.outputs),
+        "min_agreement": _worst_agreement(evaluation.outputs),
+        "min_speedup": None if latency is None else latency.speedup,
+        "max_size_ratio": size_ratio,
+        "min_coverage": coverage.macs,
+    }
+    gates = []
+    for name, value in values.items():
+        limit = getattr(recipe, name)
+        if limit is None:
+            continue
+        holds = value is not None and (value <= limit if name.startswith("max") else value >= limit)
+        gates.append(Gate(name=name, limit=limit, value=value, passed=holds))
+    return tuple(gates)
+
+
+def _worst_sqnr(outputs: Mapping[str, OutputComparison]) -> float | None:
+    if not outputs:
+        return None
+    found = [o.sqnr_db for o in outputs.values() if o.sqnr_db is not None]
+    return min(found) if found else float("inf")
+
+
+def _worst_agreement(outputs: Mapping[str, OutputComparison]) -> float | None:
+    found = [o.top1_agreement for o in outputs.values() if o.top1_agreement is not None]
+    if found:
+        return min(found)
+    return 1.0 if outputs and all(o.exact for o in outputs.values()) else None

@@ -1,0 +1,264 @@
+"""quantize: read, normalize, plan, calibrate, solve, rewrite, verify, publish - the order of the stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quantool import graph, targets
+from quantool.errors import GateError, NothingQuantizedError, OptionError
+from quantool.graph.allocator import NameAllocator
+from quantool.graph.destination import refuse_overwrite
+from quantool.graph.edit import apply
+from quantool.graph.save import Pending, check, model_proto, write_temporary
+from quantool.pipeline.draft import Draft
+from quantool.pipeline.feeds import Samples, open_samples
+from quantool.pipeline.judge import Evaluation, evaluate, judge_gates, load_quantized
+from quantool.pipeline.rows import coverage, node_rows, tensor_rows
+from quantool.pipeline.source import FloatModel, model_info, normalized_model, output_path, read_float
+from quantool.pipeline.statistics import gather, usable_stats
+from quantool.plan import examine, make_plan, resolve
+from quantool.plan.reasons import REASONS
+from quantool.recipe import OUTPUT_GATES, Recipe
+from quantool.report.model import DataInfo, LatencyInfo, OutputInfo, RuntimeInfo, Verification
+from quantool.requests import QuantizeRequest, QuantizeResult
+from quantool.rewrite import rewrite
+from quantool.runtime import Loadable
+from quantool.schema import Mode, NodeFact, Parameters, Plan, SetOpset
+from quantool.solve import solve, solve_ranges
+from quantool.targets import Target
+from quantool.verify import Evidence, verdict
+from quantool.version import __version__
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """What one run works with, decided before any work on the model."""
+
+    request: QuantizeRequest
+    recipe: Recipe
+    target: Target
+    mode: Mode
+    loaded: graph.Loaded
+    samples: Samples | None
+    output: Path | None
+
+
+def quantize(request: QuantizeRequest) -> QuantizeResult:
+    """Quantize a model, verify the result, and publish it where every gate holds.
+
+    Raises:
+        QuantoolError: with the report so far. GateError: a gate does not hold (published only with ``keep``).
+            NothingQuantizedError: no node could be quantized. VerificationError: the result failed its check.
+    """
+    draft = Draft(command="quantize", recipe=request.recipe.to_dict())
+    with draft.attached():
+        job = _prepare(request, draft)
+        source = _normalize(job, draft)
+        plan, parameters = _decide(job, source, draft)
+        _refuse_nothing(plan, source, draft)
+        edits = rewrite(source.facts, plan, parameters, fresh=NameAllocator(source.model).fresh)
+        apply(source.model, [*edits, SetOpset("", plan.opset)])
+        with _written(job, source) as (data, pending):
+            _verify(job, source, plan, data, draft=draft)
+            return _publish(job, data, pending, draft=draft)
+
+
+def _prepare(request: QuantizeRequest, draft: Draft) -> _Job:
+    """Refuse what cannot work before a byte of data is read."""
+    recipe, target = request.recipe, targets.load(request.recipe.target)
+    loaded = read_float(request.model)
+    draft.model = model_info(loaded)
+    samples = open_samples(request.data, request.verify_data, loaded, recipe=recipe, progress=request.progress)
+    if samples is not None and samples.note is not None:
+        draft.warnings.append(samples.note)
+    mode = _mode(request, samples)
+    weights = resolve(recipe, target, Mode.DYNAMIC if mode is Mode.AUTO else mode).weights
+    output = request.output
+    if output is None and request.write:
+        output = output_path(loaded.source.path, weights)
+    if output is not None:
+        refuse_overwrite(output, reads=_reads(request, loaded), force=request.force)
+    return _Job(request=request, recipe=recipe, target=target, mode=mode, loaded=loaded, samples=samples, output=output)
+
+
+def _mode(request: QuantizeRequest, samples: Samples | None) -> Mode:
+    """What `auto` means here: static with data or ranges; AUTO stands for the mixed plan without."""
+    recipe = request.recipe
+    has_ranges = recipe.ranges is not None or request.stats is not None
+    if samples is None and any(getattr(recipe, gate) is not None for gate in OUTPUT_GATES):
+        raise OptionError(
+            "gate-without-data",
+            "a gate on outputs or time needs samples to run",
+            where="--data",
+            fix="Give --data or --verify-data, or drop the gate.",
+        )
+    if recipe.mode is Mode.AUTO:
+        return Mode.STATIC if (samples is not None and samples.calibrates) or has_ranges else Mode.AUTO
+    if recipe.mode is Mode.STATIC and not has_ranges and (samples is None or not samples.calibrates):
+        raise OptionError(
+            "static-without-data",
+            "static mode needs calibration data or ranges",
+            where="--data",
+            fix="Give --data, or --ranges FILE.qcal, or use --mode dynamic.",
+        )
+    return recipe.mode
+
+
+def _reads(request: QuantizeRequest, loaded: graph.Loaded) -> Sequence[Path]:
+    """Every file and folder that the run reads."""
+    given = [request.data, request.verify_data, request.recipe.ranges]
+    flat = [part for item in given for part in (item if isinstance(item, tuple) else (item,))]
+    paths = [Path(part) for part in flat if isinstance(part, str | Path) and Path(part).exists()]
+    external = [] if loaded.external is None else list(loaded.external.files.values())
+    return [*([loaded.source.path] if loaded.source.path else []), *paths, *external, *request.reads]
+
+
+def _normalize(job: _Job, draft: Draft) -> FloatModel:
+    mixed = job.mode is Mode.AUTO
+    opset = resolve(job.recipe, job.target, Mode.DYNAMIC if mixed else job.mode).opset
+    source = normalized_model(job.loaded, job.samples, opset=opset, recipe=job.recipe)
+    draft.warnings.extend(source.notes)
+    return source
+
+
+def _decide(job: _Job, source: FloatModel, draft: Draft) -> tuple[Plan, Parameters]:
+    """Plan, and for a static model calibrate and plan again with what the ranges taught."""
+    recipe, facts = job.recipe, source.facts
+    plan = make_plan(facts, recipe, target=job.target, mode=job.mode)
+    ranges = {}
+    if plan.activations:
+        stats = usable_stats(job.request.stats, recipe, source) or gather(
+            source, plan, job.samples, recipe=recipe, progress=job.request.progress
+        )
+        ranges = solve_ranges(plan, facts, stats.tensors, recipe)
+        plan = make_plan(facts, recipe, target=job.target, mode=job.mode, findings=examine(plan, facts, ranges))
+        ranges = solve_ranges(plan, facts, stats.tensors, recipe)
+    elif job.samples is not None:
+        job.samples.drain()
+    if job.samples is not None:
+        draft.data = DataInfo(source=job.samples.description, samples=job.samples.count, held_out=job.samples.held_out)
+    parameters = solve(plan, facts, ranges, load=source.constant, recipe=recipe)
+    draft.warnings.extend((*plan.notes, *parameters.notes))
+    draft.nodes = node_rows(facts, plan, None)
+    draft.tensors = tensor_rows(parameters)
+    draft.coverage = coverage(facts, plan, graph.macs(facts))
+    return plan, parameters
+
+
+def _refuse_nothing(plan: Plan, source: FloatModel, draft: Draft) -> None:
+    if any(decision.quantized and decision.kernel for decision in plan.decisions.values()):
+        return
+    codes = sorted({d.reason.code for d in plan.decisions.values() if d.reason is not None})
+    draft.verdict = "Nothing was quantized: the report lists the reason of every node."
+    raise NothingQuantizedError(
+        "nothing-quantized",
+        f"no node could be quantized; reasons: {', '.join(codes)}",
+        where=str(source.loaded.source.path or "the model"),
+        fix=" ".join(dict.fromkeys(REASONS[code][1] for code in codes[:3])),
+    )
+
+
+@contextmanager
+def _written(job: _Job, source: FloatModel) -> Iterator[tuple[Loadable, Pending | None]]:
+    """The result as something to load: a file without a name beside the output, or bytes in memory."""
+    provenance = {
+        "quantool.version": __version__,
+        "quantool.target": job.target.name,
+        "quantool.source_sha256": job.loaded.source.sha256,
+    }
+    label, threads = "the quantized model", job.recipe.threads or 0
+    if job.output is None:
+        proto = model_proto(source.model, provenance=provenance)
+        yield Loadable(model=proto.SerializeToString(deterministic=True), threads=threads, label=label), None
+        return
+    with write_temporary(source.model, job.output, force=job.request.force, provenance=provenance) as pending:
+        yield (
+            Loadable(model=pending.read(), external=pending.external, threads=threads, label=label),
+            pending,
+        )
+
+
+def _verify(job: _Job, source: FloatModel, plan: Plan, data: Loadable, *, draft: Draft) -> None:
+    """Checker, load, optimized graph, outputs, time; writes what it finds into the draft."""
+    assert isinstance(data.model, bytes)
+    size = len(data.model) + sum(len(part) for part in data.external.values())
+    evaluation = Evaluation()
+    if job.recipe.verify:
+        check(data.model, job.loaded.checker_error, has_external=bool(data.external))
+        written: Sequence[NodeFact] = graph.facts(source.model).nodes
+        loaded = load_quantized(data, plan, source.facts, written=written, strict=_strict(job))
+        draft.warnings.extend(loaded.notes)
+        if loaded.runs_as is not None:
+            draft.runtime = RuntimeInfo(fused=loaded.runs_as.fused, left=loaded.runs_as.left)
+            draft.nodes = node_rows(source.facts, plan, loaded.runs_as.integer)
+        if job.samples is not None:
+            evaluation = evaluate(source, loaded, job.samples)
+            draft.verification = Verification(samples=evaluation.samples, outputs=evaluation.outputs)
+            draft.latency = None if evaluation.latency is None else LatencyInfo.of(evaluation.latency)
+            draft.warnings.extend(evaluation.notes)
+    assert draft.coverage is not None
+    draft.gates = judge_gates(
+        job.recipe,
+        evaluation=evaluation,
+        size_ratio=size / job.loaded.source.size_bytes,
+        coverage=draft.coverage,
+    )
+    draft.verdict = verdict(
+        Evidence(
+            mode=plan.mode,
+            float_bytes=job.loaded.source.size_bytes,
+            quantized_bytes=size,
+            latency=evaluation.latency,
+            outputs=evaluation.outputs,
+            samples=evaluation.samples,
+            held_out=job.samples.held_out if job.samples is not None and plan.activations else None,
+            coverage=draft.coverage.macs,
+        )
+    )
+
+
+def _strict(job: _Job) -> bool | None:
+    """How hard a difference from the plan counts: None where the target is another machine."""
+    if not job.target.runs_here:
+        return None
+    recipe = job.recipe
+    asked = (recipe.weights, recipe.activations, recipe.granularity, recipe.formula)
+    return all(value is None for value in asked) and not recipe.include and not recipe.include_op
+
+
+def _publish(job: _Job, data: Loadable, pending: Pending | None, *, draft: Draft) -> QuantizeResult:
+    """Put the result in place, unless a gate failed and the user did not ask to keep it."""
+    holds = all(gate.passed for gate in draft.gates)
+    if pending is not None and (holds or job.recipe.keep):
+        path = pending.commit()
+        draft.output = OutputInfo(path=str(path), sha256=pending.sha256, size_bytes=pending.size_bytes)
+    raise_failed_gates(draft)
+    return QuantizeResult(model=_proto(data), output=None if pending is None else pending.path, report=draft.report())
+
+
+def raise_failed_gates(draft: Draft) -> None:
+    """End the run with a GateError that lists every gate that does not hold."""
+    failed = [gate for gate in draft.gates if not gate.passed]
+    if not failed:
+        return
+    listed = ", ".join(
+        f"{g.name} is {'unknown' if g.value is None else format(g.value, '.4g')}, the limit {g.limit:g}" for g in failed
+    )
+    raise GateError(
+        "gate-failed",
+        f"{len(failed)} of {len(draft.gates)} gates failed: {listed}",
+        where=", ".join(g.name for g in failed),
+        fix="Relax the limit, exclude the nodes that lose most, or use --keep to look at the result.",
+    )
+
+
+def _proto(data: Loadable) -> ModelProto:
+    assert isinstance(data.model, bytes)
+    return graph.deserialize(data.model)

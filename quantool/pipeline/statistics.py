@@ -1,0 +1,46 @@
+"""Calibration: the model runs once over the feeds, and statistics are all that stays."""
+
+from __future__ import annotations
+
+from quantool.collect import CollectRequest, collect
+from quantool.graph.outputs import with_outputs
+from quantool.pipeline.feeds import Samples
+from quantool.pipeline.source import FloatModel
+from quantool.recipe import Recipe
+from quantool.runtime import tap, watched
+from quantool.schema import GraphFacts, Plan
+from quantool.solve import statistic_kind
+from quantool.stats import Stats
+
+
+def gather(source: FloatModel, plan: Plan, samples: Samples | None, *, recipe: Recipe, progress: bool) -> Stats:
+    """Statistics of every tensor whose range the plan needs."""
+    assert samples is not None, "a static plan without ranges has samples"
+    wanted = {spec.statistic for spec in plan.activations.values()}
+    order = [name for name in source.facts.tensors if name in wanted]
+    request = CollectRequest(
+        kinds=dict.fromkeys(order, statistic_kind(recipe)),
+        batched=batched_tensors(source.facts),
+        allow_nonfinite=recipe.allow_nonfinite,
+        model_sha256=source.loaded.source.sha256,
+    )
+    feeds = watched(samples.calibration(), "calibrating", progress=progress, total=recipe.samples)
+    return collect(tap(source.normalized, feeds, groups=[order], with_outputs=with_outputs), request)
+
+
+def usable_stats(stats: Stats | None, recipe: Recipe, source: FloatModel) -> Stats | None:
+    """Statistics from memory or from the file that the recipe names, if they are this model's."""
+    found = stats
+    if found is None and recipe.ranges is not None:
+        found = Stats.load(recipe.ranges)
+    if found is not None:
+        found.require_model(source.loaded.source.sha256)
+    return found
+
+
+def batched_tensors(facts: GraphFacts) -> frozenset[str]:
+    """Tensors whose first axis is the batch of the inputs: the same symbol, or one row on both sides."""
+    shapes = [facts.tensors[name].shape for name in facts.inputs]
+    batches = {shape[0] for shape in shapes if shape} - {None}
+    symbols = {b for b in batches if isinstance(b, str) or b == 1}
+    return frozenset(name for name, t in facts.tensors.items() if t.shape and t.shape[0] in symbols)

