@@ -99,5 +99,5 @@ def content_hash(feed: Feed) -> str:
         if array.dtype.kind in "OU":
             digest.update("\0".join(map(str, array.flat)).encode())
         else:
-            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()

@@ -99,8 +99,8 @@ def test_memory_stays_bounded_while_feeds_stream_by():
         tracemalloc.stop()
         return most
 
-    # 16 kept, one arriving and its copy, one leaving; and what the loop itself holds.
-    assert peak(200) <= 19 * size * 4 + 50_000
+    # 16 kept, one that left, the last one and its copy, one arriving; and what the loop itself holds.
+    assert peak(200) <= 20 * size * 4 + 50_000
 
 
 def test_hashes_tell_names_types_shapes_and_values_apart():
