@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from quantool.ops import Role, ScaleRule, op_of
 from quantool.plan.anchors import anchor_unit, kept_reason, refusal, weight_spec
+from quantool.plan.barriers import find_barriers
 from quantool.plan.context import Context
 from quantool.plan.embeddings import KERNEL as EMBEDDING
 from quantool.plan.embeddings import embedding_decision, embedding_spec
@@ -17,8 +18,6 @@ from quantool.schema import INTEGER_BITS, ActivationSpec, Decision, Note, Plan, 
 
 #: what these read is never clipped: a cut-off score or gate changes the answer
 _EXACT_READERS = frozenset({"Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid"})
-#: kept nodes of these types are quantized by the runtime when they stand between a DQ and a Q
-_SELF_QUANTIZED = frozenset({"Conv", "ConvTranspose", "Gemm"})
 
 
 def plan_static(ctx: Context) -> Plan:
@@ -37,7 +36,7 @@ def plan_static(ctx: Context) -> Plan:
         decisions=decisions,
         activations=activations,
         weights=tuple(weights),
-        barriers=_barriers(ctx, regions, activations),
+        barriers=find_barriers(ctx, regions.units, activations),
         notes=notes,
     )
 
@@ -172,18 +171,6 @@ def _feeds_exact(ctx: Context, tensor: str) -> bool:
                 seen.update(fresh)
                 pending.extend(fresh)
     return False
-
-
-def _barriers(ctx: Context, regions: Regions, activations: Mapping[str, ActivationSpec]) -> tuple[str, ...]:
-    """Kept weighted nodes whose input exists as integers only: PLACEMENT.md, trap 1."""
-    return tuple(
-        node.name
-        for node in ctx.facts.nodes
-        if node.op_type in _SELF_QUANTIZED
-        and node.name not in regions.units
-        and (spec := activations.get(node.inputs[0])) is not None
-        and spec.replaces
-    )
 
 
 # --- decisions ------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from quantool.ops import activation_inputs
 from quantool.rewrite.naming import Constants, Fresh, stem
 from quantool.schema import (
     AddNode,
@@ -101,6 +102,14 @@ class Builder:
             )
             self._run_time[key] = names
         return self._run_time[key]
+
+    def shielded_input(self, node: NodeFact) -> int | None:
+        """The input of a kept node that needs a barrier, or None."""
+        return activation_inputs(node)[0] if node.name in self.plan.barriers else None
+
+    def barrier(self, tensor: str) -> str:
+        """A copy that the optimizer leaves alone: a lone Sum stays, and DequantizeLinear does not move past it."""
+        return self.node("Sum", (tensor,), self.named(tensor, "barrier"))
 
     def read(self, node: NodeFact, index: int, tensor: str) -> None:
         """Make an input of a node read another tensor."""

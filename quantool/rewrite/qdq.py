@@ -40,12 +40,11 @@ def _quantize(build: Builder, spec: ActivationSpec) -> str:
 
 def _rewire(build: Builder, node: NodeFact, views: dict[str, str], *, quantized: tuple[int, ...]) -> None:
     """Let a node read dequantized tensors: those it asked for, and those that exist as integers only."""
+    shielded = build.shielded_input(node)
     for index, tensor in enumerate(node.inputs):
         spec = build.plan.activations.get(tensor)
-        if spec is None or not (index in quantized or spec.replaces):
-            continue
-        view = views[tensor]
-        if index == 0 and node.name in build.plan.barriers:
-            # a lone Sum survives the optimizer: without it the runtime would quantize the kept node itself
-            view = build.node("Sum", (view,), build.named(tensor, "barrier"))
-        build.read(node, index, view)
+        view = views[tensor] if spec is not None and (index in quantized or spec.replaces) else tensor
+        if index == shielded:
+            view = build.barrier(view)
+        if view != tensor:
+            build.read(node, index, view)

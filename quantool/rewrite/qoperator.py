@@ -40,9 +40,8 @@ def rewrite_qoperator(build: Builder) -> list[Edit]:
             build.remove(node)
         elif decision.quantized:
             _write(build, node, decision, codes)
-        elif node.name in build.plan.barriers:
-            shield = build.named(node.inputs[0], "barrier")
-            build.read(node, 0, build.node("Sum", (node.inputs[0],), shield))
+        elif (index := build.shielded_input(node)) is not None:
+            build.read(node, index, build.barrier(node.inputs[index]))
     return build.all_edits()
 
 
