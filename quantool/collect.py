@@ -55,7 +55,8 @@ class CollectRequest:
 def collect(stream: Iterable[tuple[int, Mapping[str, AnyArray]]], request: CollectRequest) -> Stats:
     """Statistics of the requested tensors over a stream of (sample index, tensor name -> array).
 
-    Tensors that a sample lacks (a branch that did not run) and tensors nobody asked for are passed over.
+    Tensors that a sample lacks (a branch that did not run) and tensors nobody asked for are passed over. A sample
+    may come in several consecutive pieces, with other tensors in each.
     Memory: the statistics, about 32 MiB of buffers, and one sample's arrays.
 
     Raises:
@@ -79,15 +80,18 @@ class Collector:
             for name, kind in request.kinds.items()
         }
         self._samples = 0
+        self._last: int | None = None
 
     def add(self, sample: int, tensors: Mapping[str, AnyArray]) -> None:
-        """Fold one sample's tensors in; `sample` is the number that errors state."""
+        """Fold a sample's tensors in, all or some of them; `sample` is the number that errors state."""
         for name, fold in self._folds.items():
             array = tensors.get(name)
             if array is not None:
                 fold.add(sample, array)
                 self._check(fold)
-        self._samples += 1
+        # A sample whose tensors come in groups counts once.
+        self._samples += sample != self._last
+        self._last = sample
         if self._samples == 1:
             # What is wrong with all of the data shows at once, not when a buffer is full.
             self._flush()

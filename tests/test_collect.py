@@ -96,6 +96,14 @@ def test_absent_and_unrequested_tensors_are_passed_over():
     assert found.samples == 2
 
 
+def test_a_sample_in_groups_of_tensors_counts_once():
+    x = np.ones(3, np.float32)
+    pieces = [(0, {"a": x}), (0, {"b": x}), (1, {"a": x}), (1, {"b": x})]
+    found = collect(iter(pieces), CollectRequest(kinds={"a": "histogram", "b": "extrema"}))
+    assert found.samples == 2
+    assert found.tensors["b"].count == 6
+
+
 def test_the_stream_may_reuse_its_arrays():
     buffer = np.zeros(4, np.float32)
 
