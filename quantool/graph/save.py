@@ -14,6 +14,7 @@ from quantool.errors import ModelError, OptionError, QuantoolError, Verification
 from quantool.graph.destination import refuse_overwrite, unwritable
 from quantool.graph.load import checker_error
 from quantool.graph.scopes import paused_collector
+from quantool.graph.serialize import to_proto
 from quantool.graph.temporary import TemporaryFile
 
 if TYPE_CHECKING:
@@ -256,13 +257,10 @@ def _proto(model: Model, provenance: Mapping[str, str], *, data: _ExternalData |
 
     with paused_collector(), _referring(model, data):
         try:
-            proto = onnx_ir.to_proto(model.ir)
+            proto = to_proto(model)
         except onnx_ir.serde.SerdeError as error:
             raise _our_cause(error) from error
         _embed(model, proto, data=data)
-    kept = [info for info in proto.graph.value_info if info.name in model.described or info.metadata_props]
-    del proto.graph.value_info[:]  # what shape inference found out would only make the file larger
-    proto.graph.value_info.extend(kept)
     entries = {entry.key: entry.value for entry in proto.metadata_props} | dict(sorted(provenance.items()))
     del proto.metadata_props[:]
     for key, value in entries.items():

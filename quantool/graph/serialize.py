@@ -18,7 +18,27 @@ def deserialize(data: bytes) -> onnx.ModelProto:
     """The message that bytes of ours hold."""
     import onnx
 
-    return onnx.ModelProto.FromString(data)
+    proto: onnx.ModelProto = onnx.ModelProto.FromString(data)
+    return proto
+
+
+def to_proto(model: Model) -> onnx.ModelProto:
+    """The current graph as a message, with the types that the model as given tells and no inferred ones.
+
+    Writing the type of every inner tensor would take half of the time and much of a small file.
+    """
+    import onnx_ir
+
+    values = [*model.ir.graph.initializers.values(), *(value for node in model.ir.graph for value in node.outputs)]
+    hidden = [v for v in values if not (v.name in model.described or v.is_graph_output() or v.metadata_props)]
+    types = [(value, value.type, value.shape) for value in hidden]
+    try:
+        for value in hidden:
+            value.type = value.shape = None
+        return onnx_ir.to_proto(model.ir)
+    finally:
+        for value, kind, shape in types:
+            value.type, value.shape = kind, shape
 
 
 def serialize(model: Model) -> tuple[bytes, Path | None]:
@@ -30,7 +50,7 @@ def serialize(model: Model) -> tuple[bytes, Path | None]:
     import onnx_ir
 
     with paused_collector():
-        data = onnx_ir.to_proto(model.ir).SerializeToString()
+        data = to_proto(model).SerializeToString()
     tensors = (value.const_value for value in model.ir.graph.initializers.values())
     has_external = any(isinstance(tensor, onnx_ir.ExternalTensor) for tensor in tensors)
     return data, model.source.folder if has_external else None
