@@ -77,7 +77,7 @@ def _checked_array(value: object, spec: InputSpec, *, sample: str, allow_nonfini
 def _as_array(value: object, spec: InputSpec, *, where: str) -> AnyArray:
     try:
         array = np.asarray(value)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RuntimeError) as error:  # RuntimeError: a tensor of another library
         raise DataError("not-an-array", f"the value is no array: {error}", where=where, fix=_give(spec)) from error
     if array.dtype == object and spec.dtype != "string":
         raise DataError(

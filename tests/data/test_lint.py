@@ -160,6 +160,15 @@ def test_empty_arrays_and_unknown_ranks_are_the_models_business():
     assert (feed["past"].shape, feed["free"].dtype) == ((1, 0, 4), np.int8)
 
 
+def test_a_tensor_that_cannot_become_an_array_is_refused():
+    class OnAnotherDevice:
+        def __array__(self, dtype=None, copy=None):
+            raise RuntimeError("move it to the CPU first")
+
+    with pytest.raises(DataError, match=r"not-an-array: the value is no array: move it to the CPU first"):
+        check({"image": OnAnotherDevice()})
+
+
 def test_what_is_no_tensor_is_passed_on():
     sequence = InputSpec(name="steps", dtype="", shape=None)
     assert check({"steps": [GOOD]}, sequence)["steps"] == [GOOD]
