@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quantool.errors import ModelError
 from quantool.formulas import compute
@@ -27,13 +28,14 @@ BIAS_LIMIT = 2.0**30
 SMALLEST_WEIGHT_SCALE = 2.0**-100
 
 Load = Callable[[str], AnyArray]
+BoolArray = NDArray[np.bool_]
 
 
 def solve_weight(spec: WeightSpec, load: Load, *, activations: Mapping[str, QuantParams]) -> WeightParams:
     """Scale, zero point and (lazily) codes of one weight, and its reader's int32 bias.
 
-    Per channel s = max|w| / qmax for signed types; the asymmetric formula of ONNX for unsigned ones. A
-    channel whose bias would overflow gets a larger scale: its weights are negligible beside that bias.
+    s = max|w| / qmax where symmetric, the asymmetric formula of ONNX elsewhere. A channel whose bias would
+    overflow gets a larger scale: its weights are negligible beside that bias.
     Raises ModelError where the weight or the bias holds NaN or infinity.
     """
     weight = _finite(load(spec.tensor), spec.tensor)
@@ -43,7 +45,7 @@ def solve_weight(spec: WeightSpec, load: Load, *, activations: Mapping[str, Quan
         input_scale = activations[spec.activation].scale.reshape(())
         if spec.bias is not None:
             bias_values = _finite(load(spec.bias), spec.bias).astype(np.float64)
-            scale = _raised(scale, bias_values, float(input_scale))
+            scale = _raised(scale, bias_values, float(input_scale), empty=_is_empty(weight, spec))
             bias, bias_scale = solve_bias(bias_values, np.multiply(input_scale, scale, dtype=np.float32))
     params = QuantParams(
         dtype=spec.dtype, scale=scale, zero_point=zero_point, axis=spec.axis, block_size=spec.block_size
@@ -63,12 +65,8 @@ def weight_scales(weight: AnyArray, spec: WeightSpec) -> tuple[FloatArray, IntAr
     """Scale and zero point by the spec's granularity. weight: float[*W]."""
     grid = Grid.of(spec.dtype, symmetric=spec.symmetric, bits=spec.bits)
     lo, hi = _extrema(weight, spec)
-    if spec.symmetric:
-        scale = (np.maximum(-lo, hi).astype(np.float64) / grid.qmax).astype(np.float32)
-        scale = np.where(scale > 0, np.maximum(scale, np.float32(SMALLEST_WEIGHT_SCALE)), np.float32(1))
-        return scale.astype(np.float32), np.zeros(scale.shape, np.int32)
-    solved = compute("onnx", lo, hi, qmin=grid.qmin, qmax=grid.qmax)
-    return solved.scale, solved.zero_point
+    solved = compute("onnx-symmetric" if spec.symmetric else "onnx", lo, hi, qmin=grid.qmin, qmax=grid.qmax)
+    return np.maximum(solved.scale, np.float32(SMALLEST_WEIGHT_SCALE)), solved.zero_point
 
 
 def solve_bias(bias: AnyArray, scale: FloatArray) -> tuple[IntArray, FloatArray]:
@@ -77,18 +75,22 @@ def solve_bias(bias: AnyArray, scale: FloatArray) -> tuple[IntArray, FloatArray]
     return np.clip(codes, -BIAS_LIMIT, BIAS_LIMIT).astype(np.int32), scale
 
 
-def _raised(scale: FloatArray, bias: AnyArray, input_scale: float) -> FloatArray:
-    """Raise the scale of every channel until |bias| / (input scale x scale) fits."""
+def _raised(scale: FloatArray, bias: AnyArray, input_scale: float, *, empty: BoolArray) -> FloatArray:
+    """Raise the scale of every channel until |bias| / (input scale x scale) fits.
+
+    empty: the channels of nothing but zeros, whose bias alone sets the scale.
+    """
     needed = np.abs(bias) / (input_scale * BIAS_LIMIT)
     if scale.ndim == 0:
         needed = needed.max(initial=0.0)
     least = np.nextafter(needed.astype(np.float32), np.float32(np.inf))
-    raised = np.where(needed > scale, least, scale)
-    if scale.ndim:
-        # a channel of zeros has scale 1, too coarse for a bias beside it
-        empty = (scale == 1) & (needed < 1) & (needed > 0)
-        raised = np.where(empty, least, raised)
+    raised = np.where((needed > scale) | (empty & (needed > SMALLEST_WEIGHT_SCALE)), least, scale)
     return raised.astype(np.float32)
+
+
+def _is_empty(weight: AnyArray, spec: WeightSpec) -> BoolArray:
+    lo, hi = _extrema(weight, spec)
+    return np.asarray((lo == 0) & (hi == 0))
 
 
 def _extrema(weight: AnyArray, spec: WeightSpec) -> tuple[FloatArray, FloatArray]:

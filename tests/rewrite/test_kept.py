@@ -18,6 +18,13 @@ CONSTANTS = {
     "same": np.array([0, 8, -1, 6]),
 }
 
+BEFORE = [
+    "t1 = Identity (t0)",
+    "t1 = Relu (t0)",
+    "t1 = MaxPool <kernel_shape = [2, 2]> (t0)",
+    "t1 = Transpose <perm = [0, 1, 3, 2]> (t0)",
+]
+
 
 def three_convs(before: str, after: str, **options: object) -> Result:
     """Conv -> before -> Conv c1 -> after -> Conv, with c1 excluded."""
@@ -37,10 +44,7 @@ def convs(result: Result) -> list[str]:
 
 @FORMATS
 @pytest.mark.parametrize("after", ["m1 = Identity (m0)", "m1 = Relu (m0)", "m1 = MaxPool <kernel_shape = [2, 2]> (m0)"])
-@pytest.mark.parametrize(
-    "before",
-    ["t1 = Identity (t0)", "t1 = Relu (t0)", "t1 = MaxPool <kernel_shape = [2, 2]> (t0)", "t1 = Transpose <perm = [0, 1, 3, 2]> (t0)"],
-)  # fmt: skip
+@pytest.mark.parametrize("before", BEFORE)
 def test_excluded_conv_between_integer_ones_runs_in_float(before, after, form):
     result = three_convs(f"[before] {before}", f"[after] {after}", format=form)
     assert sorted(convs(result)) == ["Conv", "QLinearConv", "QLinearConv"]
