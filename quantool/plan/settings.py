@@ -34,13 +34,16 @@ class Settings:
 
     @property
     def opset(self) -> int:
-        """The least ai.onnx opset of the chosen form (SPEC 1.1; DynamicQuantizeLinear is 11)."""
+        """The least ai.onnx opset of the chosen form (SPEC 1.1; DynamicQuantizeLinear is 11).
+
+        Static plans let data movers run on 8-bit integers, which MaxPool, ReduceMax and others take from 12 on.
+        """
         narrow = {"int8", "uint8"}
         if self.block_size or {self.weights, self.activations} - narrow:
             return 21
-        if self.mode is Mode.DYNAMIC:
-            return 13 if self.axis_scales else 11
-        return 13 if self.axis_scales else 10
+        if self.mode is Mode.STATIC or self.axis_scales:
+            return 13
+        return 11 if self.mode is Mode.DYNAMIC else 10
 
 
 def resolve(recipe: Recipe, target: Target, mode: Mode) -> Settings:
@@ -56,13 +59,21 @@ def resolve(recipe: Recipe, target: Target, mode: Mode) -> Settings:
             where="--weights",
             fix="Use --weights int8 or uint8, or --mode weight-only.",
         )
+    form = recipe.format or Format.QDQ
+    if form is Format.QOPERATOR and (activations, weights) == ("int8", "uint8"):
+        raise OptionError(
+            "impossible-pair",
+            "QOperator format has no operator for int8 activations with uint8 weights",
+            where="--activations, --weights",
+            fix="Use int8 weights, or uint8 activations.",
+        )
     narrow = INTEGER_BITS[weights] < 8
     axis, block = _granularity(recipe.granularity, narrow=narrow)
     own_type = recipe.weights is None or recipe.weights == target.weights
     bits = target.weight_bits if own_type and INTEGER_BITS[weights] == 8 else INTEGER_BITS[weights]
     return Settings(
         mode=mode,
-        format=recipe.format or Format.QDQ,
+        format=form,
         activations=activations,
         weights=weights,
         weight_bits=bits if mode is not Mode.WEIGHT_ONLY else INTEGER_BITS[weights],
