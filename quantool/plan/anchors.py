@@ -68,17 +68,21 @@ def _form_refusal(ctx: Context, node: NodeFact) -> Reason | None:
 
 
 def weight_spec(ctx: Context, node: NodeFact, activation: str | None) -> WeightSpec:
-    """How the weight of an accepted anchor becomes integers; activation: the input whose scale its bias uses."""
+    """How the weight of an accepted anchor becomes integers; activation: the input whose scale its bias uses.
+
+    ConvInteger takes one zero point for all channels, so unsigned weights of convolutions have theirs in the middle.
+    The bias of a weight in blocks stays float: it has no one scale a channel.
+    """
     settings = ctx.settings
     tensor = node.inputs[1]
-    channel = weight_axis(node, ctx.rank(tensor) or 0)
-    axis, block = (channel, 0) if settings.axis_scales else (None, 0)
-    if settings.block_size and node.op_type in ("MatMul", "Gemm") and channel is not None:
-        axis, block = 1 - channel, settings.block_size
-    elif settings.block_size:
-        axis = channel
+    rank = ctx.rank(tensor) or 0
+    channel = weight_axis(node, rank)
+    axis, block = (channel if settings.axis_scales or settings.block_size else None), 0
+    if settings.block_size and node.op_type in ("MatMul", "Gemm"):
+        axis, block = rank - 2 if channel is None else 1 - channel, settings.block_size
     bias_index = op_of(node).bias
     bias = node.inputs[bias_index] if bias_index is not None and len(node.inputs) > bias_index else ""
+    one_zero_point = node.op_type in ("Conv", "ConvTranspose") and axis is not None
     return WeightSpec(
         node=node.name,
         index=1,
@@ -87,8 +91,8 @@ def weight_spec(ctx: Context, node: NodeFact, activation: str | None) -> WeightS
         axis=axis,
         block_size=block,
         bits=settings.weight_bits,
-        symmetric=settings.weights.startswith("int"),
-        bias=bias if bias and activation is not None else None,
+        symmetric=settings.weights.startswith("int") or one_zero_point,
+        bias=bias if bias and activation is not None and not block else None,
         activation=activation,
     )
 

@@ -38,7 +38,8 @@ class Context:
 
     def veto(self, node: NodeFact) -> Reason | None:
         """Why the user or the findings keep a node in float, or None."""
-        return self.choices[node.name].reason or self.findings.keep.get(node.name)
+        choice = self.choices[node.name]
+        return choice.reason if choice.asked or choice.reason is not None else self.findings.keep.get(node.name)
 
     def asked(self, node: NodeFact) -> bool:
         """Whether the user named the node."""
@@ -78,7 +79,7 @@ class Context:
             return Role.ISLAND if self._moves_only(node) else None
         if role is Role.ISLAND and not self._pads_in_range(node):
             return None
-        if role is Role.FOLLOWER and self.kernel(node) is None:
+        if role is Role.FOLLOWER and (self.kernel(node) is None or _dilated(node)):
             return None
         return role
 
@@ -100,3 +101,9 @@ class Context:
             return float(node.attributes.get("value", 0.0)) == 0.0  # type: ignore[arg-type]  # a float attribute
         value = self.facts.values.get(node.inputs[2])
         return value is not None and value.size == 1 and float(value.reshape(-1)[0]) == 0.0
+
+
+def _dilated(node: NodeFact) -> bool:
+    """Whether a pool skips elements, which QLinearAveragePool cannot."""
+    dilations = node.attributes.get("dilations", ())
+    return node.op_type == "AveragePool" and isinstance(dilations, tuple) and any(d != 1 for d in dilations)

@@ -22,14 +22,19 @@ DYNAMIC_KERNELS = {
 _ON_REQUEST = frozenset({"LSTM", "Conv"})
 
 
+#: attributes of Attention that QAttention does not have
+_NO_QATTENTION = frozenset({"qkv_hidden_sizes", "rotary_embedding_dim"})
+
+
 def _plain_lstm(ctx: Context, node: NodeFact) -> bool:
     """DynamicQuantizeLSTM knows neither layout 1 nor weights computed at run time."""
     return ctx.is_constant(node.inputs[2]) and not node.attributes.get("layout", 0)
 
 
 def _plain_attention(ctx: Context, node: NodeFact) -> bool:
-    """QAttention takes a mask and a past state, but no bias on the scores and no unequal head sizes."""
-    return ctx.is_constant(node.inputs[1]) and not any(node.inputs[5:]) and "qkv_hidden_sizes" not in node.attributes
+    """QAttention needs its bias and takes a mask and a past state, but neither a bias on the scores nor more."""
+    has_bias = len(node.inputs) > 2 and bool(node.inputs[2])
+    return has_bias and not any(node.inputs[5:]) and _NO_QATTENTION.isdisjoint(node.attributes)
 
 
 #: operators whose fused form takes less than the operator itself
@@ -76,10 +81,8 @@ def _decide(ctx: Context, node: NodeFact, *, mixed: bool) -> Decision | None:
 
 
 def _kernel(ctx: Context, node: NodeFact, *, dynamic: bool, mixed: bool) -> str | None:
-    if dynamic and node.op_type in DYNAMIC_KERNELS:
-        wanted = node.op_type not in _ON_REQUEST or ctx.asked(node)
-        if wanted and not (node.op_type == "MatMul" and (ctx.rank(node.inputs[1]) or 0) != 2):
-            return DYNAMIC_KERNELS[node.op_type]
+    if dynamic and node.op_type in DYNAMIC_KERNELS and (node.op_type not in _ON_REQUEST or ctx.asked(node)):
+        return DYNAMIC_KERNELS[node.op_type]
     weight_only = mixed or not dynamic
     return WEIGHT_ONLY_KERNEL if weight_only and node.op_type in _WEIGHT_ONLY else None
 
@@ -124,4 +127,5 @@ def _lstm(ctx: Context, node: NodeFact, index: int) -> WeightSpec:
         dtype="int8",
         axis=2,
         block_size=int(shape[2] or 1),
+        bits=min(ctx.settings.weight_bits, 8),
     )

@@ -30,7 +30,7 @@ REASONS: Final = MappingProxyType(
         ),
         "weight-not-constant": (
             "Its weight is computed at run time.",
-            "Make the weight an initializer, or ask for the node with --include.",
+            "Make the weight an initializer.",
         ),
         "bias-not-constant": ("Its bias is computed at run time.", "Make the bias an initializer."),
         "activation-matmul": (
@@ -80,8 +80,8 @@ REASONS: Final = MappingProxyType(
         "mode": ("This mode does not quantize the operator.", "Use --mode static with calibration data."),
         "folded": ("Computed before run time: it became a constant.", "Nothing to do."),
         "shares-parameters": (
-            "The runtime pads in float; it keeps the scale of its input, so that nothing is lost.",
-            "Fold the padding into the convolution that follows.",
+            "The runtime moves its values in float; they keep the scale of its input, so that nothing is lost.",
+            "Nothing to do; a Pad with zeros is folded into the convolution that follows.",
         ),
         "never-calibrated": (
             "Its tensors never occurred in the calibration data.",

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from quantool.rewrite.builder import Builder, write_embedding
+from quantool.rewrite.naming import stem
 from quantool.schema import AddNode, Edit, NodeFact, WeightParams
 
 _FLOAT: Final = 1  # TensorProto.FLOAT, the target type of Cast
@@ -44,8 +45,8 @@ def _write_convolution(build: Builder, node: NodeFact) -> None:
     rank = len(weight.shape) - 2
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
     if bias:
-        axes = build.constants.array(f"axes|{rank}", "bias_axes", np.arange(1, rank + 1, dtype=np.int64))
-        bias = build.node("Unsqueeze", (bias, axes), build.named(bias, "per_channel"), near=node.name)
+        shape = build.constants.array(f"shape|{rank}", "bias_shape", np.array([-1, *(1,) * rank], np.int64))
+        bias = build.node("Reshape", (bias, shape), build.named(bias, "per_channel"), near=node.name)
     _write_integer(build, node, (codes, bias), "ConvInteger", channel_shape=(-1, *(1,) * rank))
 
 
@@ -59,7 +60,7 @@ def _write_integer(
     quantized, scale, zero_point = build.quantized_at_run_time(x, near=node.name, scope=node.scope)
     inputs = [quantized, codes, zero_point]
     if weight.params.zero_point.any():
-        inputs.append(build.constants.parameters(weight.key, weight.spec.tensor, weight.params)[1])
+        inputs.append(_zero_point(build, weight, whole=op_type == "ConvInteger"))
     attributes = node.attributes if op_type == "ConvInteger" else {}
     total = build.node(op_type, tuple(inputs), build.named(output, "integer"), attributes=attributes, near=node.name)
     total = build.node("Cast", (total,), build.named(output, "cast"), attributes={"to": _FLOAT}, near=node.name)
@@ -71,6 +72,16 @@ def _write_integer(
     build.node("Mul", (total, factor), product, near=node.name)
     if bias:
         build.node("Add", (product, bias), output, near=node.name)
+
+
+def _zero_point(build: Builder, weight: WeightParams, *, whole: bool) -> str:
+    """Store a weight's zero points; whole: as the one number that all channels share."""
+    if not whole:
+        return build.constants.parameters(weight.key, weight.spec.tensor, weight.params)[1]
+    values = np.unique(weight.params.zero_point)
+    assert values.size == 1
+    stored = values.reshape(()).astype(weight.spec.dtype)
+    return build.constants.array(f"{weight.key}|one zero", f"{stem(weight.spec.tensor)}_zero_point", stored)
 
 
 def _write_attention(build: Builder, node: NodeFact) -> None:
@@ -106,7 +117,10 @@ def _gate_parameters(build: Builder, weight: WeightParams) -> tuple[str, str]:
 
 
 def _replace(build: Builder, node: NodeFact, op_type: str, inputs: tuple[str, ...]) -> None:
-    """Write a fused operator of the runtime in a node's place, all outputs kept."""
+    """Write a fused operator of the runtime in a node's place, all outputs kept.
+
+    An LSTM whose layout is given as the default 0 loses that attribute: DynamicQuantizeLSTM has none.
+    """
     build.require(_CONTRIB)
     build.remove(node)
     build.edits.append(
@@ -116,7 +130,7 @@ def _replace(build: Builder, node: NodeFact, op_type: str, inputs: tuple[str, ..
             name=node.name,
             inputs=inputs,
             outputs=node.outputs,
-            attributes=node.attributes,
+            attributes={name: value for name, value in node.attributes.items() if name != "layout"},
             near=node.name,
         )
     )
