@@ -21,6 +21,15 @@ class Choice:
     reason: Reason | None = None
 
 
+#: what an option's pattern names, where that is no node
+_UNMATCHED = {
+    "--include-op": "no-such-operator",
+    "--exclude-op": "no-such-operator",
+    "rules.op_type": "no-such-operator",
+    "rules.tensor": "no-such-tensor",
+}
+
+
 def select(facts: GraphFacts, recipe: Recipe) -> Mapping[str, Choice]:
     """The user's choice for each node. Exclusion wins; --include and --include-op restrict and ask.
 
@@ -72,8 +81,11 @@ def _refuse_unmatched(facts: GraphFacts, recipe: Recipe) -> None:
         _refuse(option, patterns, names, lambda pattern, name: matches(name, pattern))
     for option, patterns in (("--include-op", recipe.include_op), ("--exclude-op", recipe.exclude_op)):
         _refuse(option, patterns, types, lambda pattern, name: pattern == name)
-    rules = [r for r in recipe.rules if r.name is not None]
-    _refuse("rules.name", [str(r.name) for r in rules], names, lambda pattern, name: matches(name, pattern))
+    for option, known in (("name", names), ("tensor", sorted(facts.tensors))):
+        wanted = [str(getattr(r, option)) for r in recipe.rules if getattr(r, option) is not None]
+        _refuse(f"rules.{option}", wanted, known, lambda pattern, name: matches(name, pattern))
+    wanted = [str(r.op_type) for r in recipe.rules if r.op_type is not None]
+    _refuse("rules.op_type", wanted, types, lambda pattern, name: pattern == name)
 
 
 def _refuse(option: str, patterns: Iterable[str], known: list[str], match: Callable[[str, str], bool]) -> None:
@@ -82,7 +94,7 @@ def _refuse(option: str, patterns: Iterable[str], known: list[str], match: Calla
             continue
         near = difflib.get_close_matches(pattern, known, n=3, cutoff=0.4) or known[:3]
         raise OptionError(
-            "no-such-node" if "op" not in option else "no-such-operator",
+            _UNMATCHED.get(option, "no-such-node"),
             f"{pattern!r} matches nothing in the model",
             where=option,
             fix=f"The nearest are: {', '.join(near)}.",

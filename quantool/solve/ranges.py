@@ -46,7 +46,7 @@ def _group_range(
         seen = [stats[name].extrema for name in sources if name in stats]
         observed = reduce(lambda a, b: a.merge(b), seen) if seen else None
         lo, hi = (observed.minimum, observed.maximum) if observed is not None and observed.count else pinned
-        return Range(lo=pinned[0], hi=pinned[1], observed_min=lo, observed_max=hi)
+        return _bounded(Range(lo=pinned[0], hi=pinned[1], observed_min=lo, observed_max=hi), specs)
     missing = [name for name in sources if name not in stats]
     if missing:
         raise DataError(
@@ -56,7 +56,7 @@ def _group_range(
             fix="Calibrate again with the options of this run, or give --data in place of --ranges.",
         )
     grid = Grid.of(specs[0].dtype, symmetric="symmetric" in (recipe.formula or ""))
-    state = reduce(lambda a, b: a.merge(b), (stats[name] for name in sources))  # type: ignore[arg-type, return-value]  # one kind a collection
+    state = reduce(lambda a, b: a.merge(b), (stats[name] for name in sources))  # type: ignore[arg-type]  # one kind a collection
     chosen = CALIBRATORS[_calibrator(specs, facts, recipe)].estimate(state, grid)
     return _bounded(chosen, specs)
 
