@@ -43,8 +43,9 @@ def _rewire(build: Builder, node: NodeFact, views: dict[str, str], *, quantized:
     shielded = build.shielded_input(node)
     for index, tensor in enumerate(node.inputs):
         spec = build.plan.activations.get(tensor)
-        view = views[tensor] if spec is not None and (index in quantized or spec.replaces) else tensor
+        dequantized = spec is not None and (index in quantized or spec.replaces)
+        view = views[tensor] if dequantized else tensor
         if index == shielded:
             view = build.barrier(view)
-        if view != tensor:
+        if dequantized or index == shielded:
             build.read(node, index, view)
