@@ -35,6 +35,10 @@ def _quantize(build: Builder, spec: ActivationSpec) -> str:
         source, view = build.named(spec.name, "float"), spec.name
         build.edits.append(RenameOutput(spec.name, source))
     codes = build.node("QuantizeLinear", (source, scale, zero_point), build.named(spec.name, "quantized"))
+    if view == spec.name and build.facts.readers(spec.name):
+        # the runtime fuses no reader of a DequantizeLinear that the graph returns: readers get their own
+        build.node("DequantizeLinear", (codes, scale, zero_point), view)
+        view = build.named(spec.name, "dequantized")
     return build.node("DequantizeLinear", (codes, scale, zero_point), view)
 
 
