@@ -7,7 +7,7 @@ keeps what leads somewhere. Nothing else ever gets a QuantizeLinear, so masks, s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,14 +40,6 @@ class Unit:
     def reads(self) -> tuple[str, ...]:
         """The tensors that it reads quantized."""
         return tuple(self.node.inputs[i] for i in self.inputs)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Regions:
-    """All units by node name, in topological order; gates: fixed-range tensors of float producers."""
-
-    units: Mapping[str, Unit]
-    gates: frozenset[str]
 
 
 def absorb(ctx: Context, node: NodeFact) -> tuple[str, tuple[str, ...], tuple[float, float] | None]:
@@ -90,14 +82,13 @@ def rectifier_bounds(ctx: Context, node: NodeFact) -> tuple[float, float] | None
     return (limits[0], limits[1]) if limits[0] < limits[1] else None
 
 
-def find_regions(ctx: Context, anchors: Mapping[str, Unit]) -> Regions:
-    """All units: the anchors, and what joins them."""
-    joined, gates = _forward(ctx, anchors)
-    kept = _backward(ctx, anchors, joined)
-    return Regions(units=kept, gates=frozenset(g for g in gates if _read_by(ctx, g, kept)))
+def find_regions(ctx: Context, anchors: Mapping[str, Unit]) -> dict[str, Unit]:
+    """All units by node name, in topological order: the anchors, and what joins them."""
+    joined = _forward(ctx, anchors)
+    return _backward(ctx, _last_sums(ctx, anchors, joined).union(anchors), joined)
 
 
-def _forward(ctx: Context, anchors: Mapping[str, Unit]) -> tuple[dict[str, Unit], set[str]]:
+def _forward(ctx: Context, anchors: Mapping[str, Unit]) -> dict[str, Unit]:
     """Every node whose inputs could be integers, in topological order."""
     available = {t for u in anchors.values() for t in u.reads}
     units: dict[str, Unit] = {}
@@ -110,7 +101,7 @@ def _forward(ctx: Context, anchors: Mapping[str, Unit]) -> tuple[dict[str, Unit]
                 available.update(unit.ends)
         elif op_of(node).rule is ScaleRule.FIXED and ctx.veto(node) is None and node.scope == "":
             gates.update(node.outputs)
-    return units, gates
+    return units
 
 
 def _join(ctx: Context, node: NodeFact, available: set[str], gates: set[str]) -> Unit | None:
@@ -141,17 +132,28 @@ def _is_operand(ctx: Context, tensor: str) -> bool:
     return bool(np.isfinite(value).all() and np.abs(value).max() < MASK_LIMIT)
 
 
-def _backward(ctx: Context, anchors: Mapping[str, Unit], joined: Mapping[str, Unit]) -> dict[str, Unit]:
-    """Drop what leads to no anchor; the result keeps topological order."""
+def _last_sums(ctx: Context, anchors: Mapping[str, Unit], joined: Mapping[str, Unit]) -> set[str]:
+    """The sums of integer tensors that no float function reads: the end of a network's last residual block.
+
+    Their operands are integers already, and an Add in float takes longer than all of its block's requantizing.
+    """
+    integers = {t for u in anchors.values() for t in (*u.reads, *(u.ends if u.integer_output else ()))}
+    found = set()
+    for unit in joined.values():
+        if unit.node.op_type == "Add" and integers.issuperset(unit.reads):
+            readers = (ctx.facts.by_name[use.node] for use in ctx.facts.readers(unit.ends[0]))
+            if all(op_of(reader).role is not None for reader in readers):
+                found.add(unit.node.name)
+                integers.update(unit.ends)
+    return found
+
+
+def _backward(ctx: Context, ends: Set[str], joined: Mapping[str, Unit]) -> dict[str, Unit]:
+    """Drop what leads to none of the `ends`; the result keeps topological order."""
     wanted: set[str] = set()
     kept: list[Unit] = []
     for unit in reversed(list(joined.values())):
-        if unit.node.name in anchors or ctx.asked(unit.node) or not wanted.isdisjoint(unit.ends):
+        if unit.node.name in ends or ctx.asked(unit.node) or not wanted.isdisjoint(unit.ends):
             kept.append(unit)
             wanted.update(unit.reads)
     return {u.node.name: u for u in reversed(kept)}
-
-
-def _read_by(ctx: Context, tensor: str, units: Mapping[str, Unit]) -> bool:
-    readers: Iterable[str] = (use.node for use in ctx.facts.readers(tensor))
-    return any(r in units and tensor in units[r].reads for r in readers)

@@ -13,7 +13,7 @@ from quantool.plan.embeddings import KERNEL as EMBEDDING
 from quantool.plan.embeddings import embedding_decision, embedding_spec
 from quantool.plan.patterns import named_patterns, reaching_spectrum
 from quantool.plan.reasons import reason
-from quantool.plan.regions import Regions, Unit, find_regions
+from quantool.plan.regions import Unit, find_regions
 from quantool.schema import INTEGER_BITS, ActivationSpec, Decision, Note, Plan, Reason, WeightSpec
 
 #: what these read is never clipped: a cut-off score or gate changes the answer
@@ -23,10 +23,10 @@ _EXACT_READERS = frozenset({"Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid"})
 def plan_static(ctx: Context) -> Plan:
     """Decide every node of a static model."""
     accepted, refused = _anchors(ctx)
-    regions = find_regions(ctx, accepted)
-    activations = _activations(ctx, regions)
-    decisions, notes = _decisions(ctx, regions, refused)
-    weights = [w for u in regions.units.values() for w in _weights(ctx, u)]
+    units = find_regions(ctx, accepted)
+    activations = _activations(ctx, units)
+    decisions, notes = _decisions(ctx, units, refused)
+    weights = [w for u in units.values() for w in _weights(ctx, u)]
     weights += [embedding_spec(ctx, n) for n in ctx.facts.nodes if decisions[n.name].kernel == EMBEDDING]
     return Plan(
         mode=ctx.settings.mode,
@@ -36,7 +36,7 @@ def plan_static(ctx: Context) -> Plan:
         decisions=decisions,
         activations=activations,
         weights=tuple(weights),
-        barriers=find_barriers(ctx, regions.units, activations),
+        barriers=find_barriers(ctx, units, activations),
         notes=notes,
     )
 
@@ -100,14 +100,14 @@ class _Groups:
         self.parent[self.root(second)] = self.root(first)
 
 
-def _activations(ctx: Context, regions: Regions) -> dict[str, ActivationSpec]:
+def _activations(ctx: Context, units: Mapping[str, Unit]) -> dict[str, ActivationSpec]:
     """One spec for every tensor that some unit reads or writes as integers."""
     specs: dict[str, ActivationSpec] = {}
     groups = _Groups({})
-    for unit in regions.units.values():
+    for unit in units.values():
         for tensor in unit.reads:
             if not ctx.is_constant(tensor) and tensor not in specs:
-                specs[tensor] = _own_spec(ctx, tensor, regions)
+                specs[tensor] = _own_spec(ctx, tensor)
         if unit.integer_output:
             for end in unit.ends:
                 specs[end] = _end_spec(ctx, unit, end, specs)
@@ -120,10 +120,10 @@ def _activations(ctx: Context, regions: Regions) -> dict[str, ActivationSpec]:
     return {name: replace(spec, group=groups.root(name)) for name, spec in specs.items()}
 
 
-def _own_spec(ctx: Context, tensor: str, regions: Regions) -> ActivationSpec:
+def _own_spec(ctx: Context, tensor: str) -> ActivationSpec:
     """The spec of a tensor with a float producer, a graph input or an operand."""
     producer = ctx.facts.producer(tensor)
-    fixed = op_of(producer).fixed if producer is not None and tensor in regions.gates else None
+    fixed = None if producer is None else op_of(producer).fixed
     return ActivationSpec(
         name=tensor,
         dtype=ctx.settings.activations,
@@ -177,14 +177,14 @@ def _feeds_exact(ctx: Context, tensor: str) -> bool:
 
 
 def _decisions(
-    ctx: Context, regions: Regions, refused: Mapping[str, Reason]
+    ctx: Context, units: Mapping[str, Unit], refused: Mapping[str, Reason]
 ) -> tuple[dict[str, Decision], tuple[Note, ...]]:
     """One decision for each node, in the order of the nodes."""
     patterns = dict(named_patterns(ctx.facts))
-    inside = {name: unit for unit in regions.units.values() for name in unit.absorbed}
+    inside = {name: unit for unit in units.values() for name in unit.absorbed}
     decisions: dict[str, Decision] = {}
     for node in ctx.facts.nodes:
-        if (unit := regions.units.get(node.name)) is not None:
+        if (unit := units.get(node.name)) is not None:
             decisions[node.name] = _unit_decision(ctx, unit)
         elif (host := inside.get(node.name)) is not None:
             decisions[node.name] = _absorbed_decision(ctx, node.name, host)
@@ -193,7 +193,7 @@ def _decisions(
         else:
             why = refused.get(node.name) or kept_reason(ctx, node, patterns)
             decisions[node.name] = Decision(node=node.name, quantized=False, reason=why)
-    return decisions, tuple(_type_notes(ctx, regions.units.values()))
+    return decisions, tuple(_type_notes(ctx, units.values()))
 
 
 def _unit_decision(ctx: Context, unit: Unit) -> Decision:
