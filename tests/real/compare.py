@@ -20,7 +20,9 @@ from tests.real.model import RealModel
 from tests.real.zoo import ZOO
 
 SQNR_MARGIN_DB = 0.5
+RATIO_NOISE = 0.05
 NOT_WORTH_IT = "not worth it"
+NOTHING_QUANTIZED = "nothing-quantized"
 
 Quantize = Callable[..., Any]
 
@@ -34,7 +36,9 @@ class Ours:
 
     @property
     def verdict(self) -> str:
-        return str(self.report["verdict"] or "")
+        """Return the report's verdict, or the error that stopped the run."""
+        errors = [f"{error['code']}: {error['what']}" for error in self.report["errors"]]
+        return str(self.report["verdict"] or "; ".join(errors))
 
     @property
     def coverage(self) -> float | None:
@@ -65,7 +69,7 @@ def quantize_by_default(model: RealModel, quantize: Quantize) -> Ours:
         target = Path(folder) / "quantized.onnx"
         try:
             result = quantize(str(model.path), data=list(model.calib()), output=str(target))
-        except quantool.NothingQuantizedError as error:
+        except quantool.QuantoolError as error:
             if error.report is None:
                 raise
             return Ours(report=error.report.to_dict(), figures=None)
@@ -91,24 +95,34 @@ def silence_incumbent() -> None:
 
 
 def metric_shortfall(row: Comparison) -> float:
-    """Return by how much the task metric is worse than the incumbent's best, beyond the resolution; <= 0 is fine."""
+    """Return by how much the task metric is worse than the incumbent's best, beyond the resolution; <= 0 is fine.
+
+    Without a model of ours it is infinite, without one of theirs minus infinity.
+    """
     best = row.best
-    if best is None or best.figures is None or row.ours.figures is None:
-        return 0.0
+    if best is None or best.figures is None:
+        return -math.inf
+    if row.ours.figures is None:
+        return math.inf
     return -row.model.gain(row.ours.figures.metric, best.figures.metric) - row.model.resolution
 
 
 def sqnr_shortfall(row: Comparison) -> float:
-    """Return by how many dB the SQNR is worse than the incumbent's best, beyond 0.5 dB; <= 0 is fine."""
+    """Return by how many dB the SQNR is worse than the incumbent's best, beyond 0.5 dB; <= 0 is fine.
+
+    Without a model of ours it is infinite, without one of theirs minus infinity.
+    """
     best = row.best
-    if best is None or best.figures is None or row.ours.figures is None:
-        return 0.0
+    if best is None or best.figures is None:
+        return -math.inf
+    if row.ours.figures is None:
+        return math.inf
     return best.figures.sqnr_db - row.ours.figures.sqnr_db - SQNR_MARGIN_DB
 
 
 def is_declared_not_worth_it(row: Comparison) -> bool:
-    """Return whether the verdict itself advises against the quantized model."""
-    return row.ours.figures is None or NOT_WORTH_IT in row.ours.verdict
+    """Return whether the report itself advises against the model, or says that there was nothing to quantize."""
+    return row.ours.report["status"] == NOTHING_QUANTIZED or NOT_WORTH_IT in row.ours.verdict.lower()
 
 
 COLUMNS = (
@@ -139,11 +153,8 @@ def table(rows: Sequence[Comparison]) -> str:
 def _cells(row: Comparison) -> list[str]:
     best = row.best
     theirs = None if best is None else best.figures
-    their_cells = _figures(theirs)
-    if metric_shortfall(row) > 0:
-        their_cells[0] = f"**{their_cells[0]}**"
-    if sqnr_shortfall(row) > 0:
-        their_cells[1] = f"**{their_cells[1]}**"
+    pairs = zip(_figures(theirs), _where_they_lead(row), strict=True)
+    their_cells = [f"**{cell}**" if leads else cell for cell, leads in pairs]
     return [
         row.model.name,
         f"{row.model.metric} (± {row.model.resolution:.4f})",
@@ -153,6 +164,19 @@ def _cells(row: Comparison) -> list[str]:
         *their_cells,
         row.theirs[0].error or "failed" if best is None else best.config,
         row.ours.verdict.replace("|", "\\|"),
+    ]
+
+
+def _where_they_lead(row: Comparison) -> list[bool]:
+    """Return whether the incumbent is ahead in metric, SQNR, speed-up and size, each beyond its noise."""
+    ours, theirs = row.ours.figures, None if row.best is None else row.best.figures
+    if ours is None or theirs is None:
+        return [theirs is not None] * 4
+    return [
+        metric_shortfall(row) > 0,
+        sqnr_shortfall(row) > 0,
+        theirs.speedup > ours.speedup * (1 + RATIO_NOISE),
+        theirs.size_ratio < ours.size_ratio * (1 - RATIO_NOISE),
     ]
 
 

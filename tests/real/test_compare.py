@@ -23,7 +23,12 @@ def _figures(metric: float, sqnr_db: float, speedup: float = 1.5) -> Figures:
 
 
 def _row(
-    ours: Figures | None, theirs: Figures | None, *, verdict: str = "faster", higher_is_better: bool = True
+    ours: Figures | None,
+    theirs: Figures | None,
+    *,
+    status: str = "done",
+    verdict: str = "faster",
+    higher_is_better: bool = True,
 ) -> Comparison:
     model = RealModel(
         name="toy",
@@ -36,10 +41,11 @@ def _row(
         resolution=0.01,
     )
     error = None if theirs is not None else "Fail: does not load"
+    report = {"status": status, "verdict": verdict, "coverage": {"nodes": 0.5}, "errors": []}
     return Comparison(
         model=model,
         float_metric=0.9,
-        ours=Ours(report={"verdict": verdict, "coverage": {"nodes": 0.5}}, figures=ours),
+        ours=Ours(report=report, figures=ours),
         theirs=(Outcome(config="QDQ", figures=theirs, error=error),),
     )
 
@@ -62,32 +68,42 @@ def test_sqnr_may_be_half_a_decibel_lower() -> None:
 
 def test_an_incumbent_that_fails_cannot_be_fallen_short_of() -> None:
     row = _row(_figures(0.9, 20.0), None)
-    assert (compare.metric_shortfall(row), compare.sqnr_shortfall(row)) == (0.0, 0.0)
+    assert max(compare.metric_shortfall(row), compare.sqnr_shortfall(row)) <= 0
     assert "Fail: does not load" in compare.table([row])
 
 
 def test_only_the_verdict_itself_excuses_a_shortfall() -> None:
     low = _figures(0.5, 5.0, speedup=0.5)
     assert not compare.is_declared_not_worth_it(_row(low, low))
-    assert compare.is_declared_not_worth_it(_row(low, low, verdict="not worth it: slower than float"))
-    assert compare.is_declared_not_worth_it(_row(None, low))
+    assert compare.is_declared_not_worth_it(_row(low, low, verdict="Not worth it: slower than float (0.8x)."))
+    assert compare.is_declared_not_worth_it(_row(None, low, status="nothing-quantized"))
+
+
+def test_a_failed_run_falls_short_and_the_table_shows_its_error() -> None:
+    report = {
+        "status": "failed",
+        "verdict": None,
+        "coverage": None,
+        "errors": [{"code": "runs-as-differs", "what": "ran in float"}],
+    }
+    row = dataclasses.replace(_row(None, _figures(0.9, 30.0)), ours=Ours(report=report, figures=None))
+    assert min(compare.metric_shortfall(row), compare.sqnr_shortfall(row)) > 0
+    assert not compare.is_declared_not_worth_it(row)
+    assert "| - | - | - | - | - | **0.9000** |" in compare.table([row])
+    assert "| runs-as-differs: ran in float |" in compare.table([row])
 
 
 def test_the_table_marks_what_the_incumbent_does_better() -> None:
-    text = compare.table([_row(_figures(0.8, 20.0), _figures(0.9, 30.0), verdict="a | b")])
+    text = compare.table([_row(_figures(0.8, 20.0), _figures(0.9, 30.0, speedup=1.75), verdict="a | b")])
     header, _, row = text.splitlines()
     assert "**0.9000**" in row
     assert "**30.0**" in row
+    assert "**1.75**" in row
+    assert "**0.30**" not in row
     assert "0.8000" in row
     assert r"a \| b" in row
     assert row.replace(r"\|", "").count("|") == header.count("|")
     assert "**" not in compare.table([_row(_figures(0.9, 30.0), _figures(0.9, 30.0))])
-
-
-def test_a_report_without_coverage_has_a_row_all_the_same() -> None:
-    ours = Ours(report={"verdict": None, "coverage": None}, figures=None)
-    row = dataclasses.replace(_row(None, _figures(0.9, 30.0)), ours=ours)
-    assert "| - | - | - | - | - | 0.9000 |" in compare.table([row])
 
 
 def test_the_json_beside_the_table_is_strict(tmp_path: Path) -> None:

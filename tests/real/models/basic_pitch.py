@@ -63,7 +63,7 @@ def build() -> RealModel:
         name="basic_pitch",
         path=wheels.fetch(wheels.BASIC_PITCH),
         calib=lambda: [feed for feed, _ in _clips(31, CALIBRATION)],
-        eval_feeds=lambda: [feed for feed, _ in _clips(32, EVALUATION)[:8]],
+        eval_feeds=lambda: [feed for feed, _ in _clips(32, EVALUATION)[:16]],
         evaluate=_frame_f1,
         metric="frame F1",
         higher_is_better=True,

@@ -11,7 +11,7 @@ from tests.real import wheels
 from tests.real.model import Array, Feed, RealModel, Run
 
 FOLDER = wheels.REPOSITORY / "sample_models"
-CALIBRATION, EVALUATION = 32, 96
+CALIBRATION, EVALUATION = 64, 192
 
 
 @functools.cache
@@ -42,7 +42,7 @@ def build() -> RealModel:
         name="chargpt",
         path=FOLDER / "chargpt.onnx",
         calib=lambda: _feeds("calib", CALIBRATION),
-        eval_feeds=lambda: _feeds("eval", EVALUATION)[:16],
+        eval_feeds=lambda: _feeds("eval", EVALUATION),
         evaluate=_perplexity,
         metric="perplexity",
         higher_is_better=False,

@@ -110,7 +110,7 @@ def build() -> RealModel:
         name="magika",
         path=wheels.fetch(wheels.MAGIKA),
         calib=lambda: _samples(0, CALIBRATION)[0],
-        eval_feeds=lambda: evaluation()[0][:32],
+        eval_feeds=lambda: evaluation()[0][:128],
         evaluate=lambda run: top1_accuracy(run, *evaluation(), output=OUTPUT),
         metric="accuracy",
         higher_is_better=True,

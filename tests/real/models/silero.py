@@ -16,7 +16,7 @@ THRESHOLD = 0.5
 CALIBRATION, EVALUATION, SECONDS = 24, 32, 8.0
 # One chunk more or less at one edge in 10 of about 100 stretches of speech, of 8,000 chunks.
 RESOLUTION = 0.002
-STEPS_PER_CALIBRATION_FEED = 20
+STEPS_BETWEEN_FEEDS = 8
 
 
 def _calibration() -> tuple[speech.Clip, ...]:
@@ -66,7 +66,7 @@ def _steps(path: Path, share: str) -> tuple[Feed, ...]:
     """Return some steps of a stream with the states that the float model has there."""
     clips = _calibration() if share == "calibration" else _evaluation()
     feeds, _ = _stream(measure.runner(path), clips)
-    return tuple(feeds[::STEPS_PER_CALIBRATION_FEED])
+    return tuple(feeds[::STEPS_BETWEEN_FEEDS])
 
 
 def build_sequence() -> RealModel:
