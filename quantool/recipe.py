@@ -15,14 +15,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, get_origin, get_type_hints
 
+from quantool.elements import ELEMENTS
 from quantool.errors import OptionError, QuantoolError, RecipeError
-from quantool.schema import INTEGER_BITS, Format, Mode
+from quantool.schema import Format, Mode
 from quantool.values import BadValueError, block_size_of, nearest, parse_memory, strict
-
-ELEMENT_TYPES: Final[tuple[str, ...]] = (
-    "int8", "uint8", "int16", "uint16", "int4", "uint4", "int2", "uint2",
-    "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float4_e2m1fn",
-)  # fmt: skip
 
 OUTPUT_GATES: Final[tuple[str, ...]] = ("min_sqnr", "min_agreement", "min_speedup", "max_drop")
 """The gates that need the result to run; size and coverage are known without."""
@@ -195,8 +191,8 @@ def _check_value(name: str, value: Any) -> None:
     """Refuse a value that its option alone rules out."""
     if value is None:
         return
-    if name in ("weights", "activations") and value not in ELEMENT_TYPES:
-        raise BadValueError(f"Unknown type '{value}'", nearest(value, ELEMENT_TYPES))
+    if name in ("weights", "activations") and value not in ELEMENTS:
+        raise BadValueError(f"Unknown type '{value}'", nearest(value, ELEMENTS))
     if name == "granularity" and block_size_of(value) is None:
         raise BadValueError(f"Unknown granularity '{value}'", "Use tensor, channel or block:N, N from 1 up.")
     if name in _COUNTS and value < 1:
@@ -236,8 +232,8 @@ def _check_qoperator(recipe: Recipe) -> None:
     if recipe.mode is Mode.WEIGHT_ONLY:
         raise _impossible(recipe, "mode", "format", "QOperator computes on quantized activations")
     for name in ("weights", "activations"):
-        if _bits(getattr(recipe, name)) != 8:
-            raise _impossible(recipe, name, "format", "its operators take 8-bit types only")
+        if getattr(recipe, name) not in (None, "int8", "uint8"):
+            raise _impossible(recipe, name, "format", "its operators take 8-bit integers only")
     if recipe.block_size:
         raise _impossible(recipe, "granularity", "format", "its operators take no blocks")
 
@@ -249,13 +245,6 @@ def _check_dynamic(recipe: Recipe) -> None:
         raise _impossible(recipe, "activations", "mode", "DynamicQuantizeLinear writes uint8 only")
     if recipe.block_size:
         raise _impossible(recipe, "granularity", "mode", "MatMulInteger takes no blocks")
-
-
-def _bits(dtype: str | None) -> int:
-    """Width of an element type; a type left to the target counts as 8, what every target defaults to."""
-    if dtype is None or dtype.startswith("float8"):
-        return 8
-    return INTEGER_BITS.get(dtype, 4)
 
 
 def _impossible(recipe: Recipe, first: str, second: str, because: str) -> OptionError:

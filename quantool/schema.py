@@ -10,23 +10,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from quantool.elements import ELEMENTS
 
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
 AnyArray = NDArray[np.generic]
 Feed = Mapping[str, AnyArray]
 AttributeValue = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
-
-INTEGER_BITS: Final[Mapping[str, int]] = MappingProxyType(
-    {
-        "int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "int8": 8, "uint8": 8,
-        "int16": 16, "uint16": 16, "int32": 32,
-    }
-)  # fmt: skip
 
 
 class Mode(StrEnum):
@@ -47,7 +41,7 @@ class Format(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """An integer grid: the codes qmin..qmax, and whether the zero point is forced to the middle."""
+    """The codes qmin..qmax, and whether the zero point is forced to the middle; floating types count as symmetric."""
 
     qmin: int
     qmax: int
@@ -59,8 +53,11 @@ class Grid:
 
     @classmethod
     def of(cls, dtype: str, *, symmetric: bool = False, bits: int | None = None) -> Grid:
-        """The grid of an integer type; `bits` narrows it, as for 7-bit weights stored in int8."""
-        width = INTEGER_BITS[dtype] if bits is None else bits
+        """The grid of an element type; `bits` narrows an integer one, as for 7-bit weights stored in int8."""
+        element = ELEMENTS[dtype]
+        if element.largest is not None:
+            return cls(qmin=-element.largest, qmax=element.largest, symmetric=True)
+        width = element.bits if bits is None else bits
         if dtype.startswith("u"):
             return cls(qmin=0, qmax=2**width - 1, symmetric=symmetric)
         return cls(qmin=-(2 ** (width - 1)), qmax=2 ** (width - 1) - 1, symmetric=symmetric)

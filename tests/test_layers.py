@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LAYERS = (
-    {"errors", "schema", "kernels", "version", "values"},
+    {"elements", "errors", "schema", "kernels", "version", "values"},
     {"calibrators", "formulas", "ops", "targets", "recipe", "data"},
     {"graph", "runtime"},
     {"plan", "collect", "stats", "qcal", "solve", "algorithms", "rewrite", "verify"},
@@ -26,7 +26,7 @@ HOME = {
     "onnxruntime": "quantool.runtime",
     "rich": "quantool.report.console",
 }
-NUMERIC = ("numpy", "ml_dtypes", "quantool.kernels", "quantool.schema")
+NUMERIC = ("numpy", "ml_dtypes", "quantool.elements", "quantool.kernels", "quantool.schema")
 PURE = {"quantool.kernels": NUMERIC, "calibrators": (*NUMERIC, "quantool.errors", "calibrators")}
 HEAVY = {"onnx", "onnx_ir", "onnxruntime", "numpy", "ml_dtypes", "rich", "jinja2", "msgspec", "tqdm"}
 MODULES = {

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quantool.elements import ELEMENTS
 from quantool.errors import OptionError, QuantoolError, RecipeError
 from quantool.recipe import (
-    ELEMENT_TYPES,
     OUTPUT_GATES,
     Calibrator,
     Effort,
@@ -23,7 +23,7 @@ from quantool.recipe import (
     Rule,
     from_options,
 )
-from quantool.schema import INTEGER_BITS, Format, Mode
+from quantool.schema import Format, Mode
 from quantool.values import block_size_of, parse_memory
 
 # --- what is accepted -----------------------------------------------------------------------------------
@@ -138,8 +138,8 @@ def test_a_recipe_and_a_mapping_serve_as_base() -> None:
     assert from_options({"mode": "dynamic"}, {"mode": "static", "keep": True}) == Recipe(mode=Mode.DYNAMIC, keep=True)
 
 
-def test_every_integer_type_of_the_schema_but_int32_can_be_named() -> None:
-    assert set(INTEGER_BITS) - {"int32", "uint32"} <= set(ELEMENT_TYPES)
+def test_every_element_type_can_be_named() -> None:
+    assert all(from_options({"weights": name, "activations": name}).weights == name for name in ELEMENTS)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ GATE_VALUES = st.none() | st.floats(0, 1)
 RECIPES = st.builds(
     Recipe,
     mode=st.sampled_from((Mode.AUTO, Mode.STATIC)),
-    weights=st.none() | st.sampled_from(ELEMENT_TYPES),
+    weights=st.none() | st.sampled_from(tuple(ELEMENTS)),
     granularity=st.sampled_from((None, "tensor", "channel", "block:32")),
     calibrator=st.none() | st.sampled_from(Calibrator),
     formula=st.none() | st.sampled_from(Formula),

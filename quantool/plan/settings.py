@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quantool.elements import ELEMENTS
 from quantool.errors import OptionError
 from quantool.recipe import Recipe
-from quantool.schema import INTEGER_BITS, Format, Mode
+from quantool.schema import Format, Mode
 from quantool.targets import Target
 
 #: types that a written graph can hold here, by what they are for
@@ -67,16 +68,16 @@ def resolve(recipe: Recipe, target: Target, mode: Mode) -> Settings:
             where="--activations, --weights",
             fix="Use int8 weights, or uint8 activations.",
         )
-    narrow = INTEGER_BITS[weights] < 8
+    narrow = ELEMENTS[weights].bits < 8
     axis, block = _granularity(recipe.granularity, narrow=narrow)
     own_type = recipe.weights is None or recipe.weights == target.weights
-    bits = target.weight_bits if own_type and INTEGER_BITS[weights] == 8 else INTEGER_BITS[weights]
+    bits = target.weight_bits if own_type and ELEMENTS[weights].bits == 8 else ELEMENTS[weights].bits
     return Settings(
         mode=mode,
         format=form,
         activations=activations,
         weights=weights,
-        weight_bits=bits if mode is not Mode.WEIGHT_ONLY else INTEGER_BITS[weights],
+        weight_bits=bits if mode is not Mode.WEIGHT_ONLY else ELEMENTS[weights].bits,
         axis_scales=axis,
         block_size=block,
         formula=recipe.formula or "onnx",

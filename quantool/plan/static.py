@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from quantool.elements import ELEMENTS
 from quantool.ops import Role, ScaleRule, op_of
 from quantool.plan.anchors import anchor_unit, kept_reason, refusal, weight_spec
 from quantool.plan.barriers import find_barriers
@@ -14,7 +15,7 @@ from quantool.plan.embeddings import embedding_decision, embedding_spec
 from quantool.plan.patterns import named_patterns, reaching_spectrum
 from quantool.plan.reasons import reason
 from quantool.plan.regions import Unit, find_regions
-from quantool.schema import INTEGER_BITS, ActivationSpec, Decision, Note, Plan, Reason, WeightSpec
+from quantool.schema import ActivationSpec, Decision, Note, Plan, Reason, WeightSpec
 
 #: what these read is never clipped: a cut-off score or gate changes the answer
 _EXACT_READERS = frozenset({"Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid"})
@@ -74,7 +75,7 @@ def _weights(ctx: Context, unit: Unit) -> list[WeightSpec]:
             tensor=unit.node.inputs[i],
             dtype=ctx.settings.activations,
             axis=None,
-            bits=INTEGER_BITS[ctx.settings.activations],
+            bits=ELEMENTS[ctx.settings.activations].bits,
             symmetric=False,
         )
         for i in constants
