@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from bisect import insort
 from collections.abc import Iterable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from quantool.schema import Feed
+from quantool.schema import AnyArray, Feed
 
 FEWEST = 16
 MOST_FEEDS = 16
@@ -60,8 +61,9 @@ class Split:
                 yield self._passed(number, feed)
                 continue
             # A source may reuse its arrays for the next feed.
-            own = {name: np.array(array) for name, array in feed.items()}
-            insort(kept, _Kept(digest, number, own, sum(array.nbytes for array in own.values())))
+            own = deepcopy(dict(feed))
+            size_bytes = sum(array.nbytes for value in own.values() for array in _arrays(value))
+            insort(kept, _Kept(digest, number, own, size_bytes))
             while self._too_many(kept):
                 dropped = kept.pop()
                 limit = dropped.digest
@@ -94,10 +96,17 @@ def content_hash(feed: Feed) -> str:
     """A hash of names, types, shapes and elements; the order of the names does not count."""
     digest = hashlib.sha256()
     for name in sorted(feed):
-        array = np.asarray(feed[name])
-        digest.update(f"{name}\0{array.dtype.name}\0{array.shape}\0".encode())
-        if array.dtype.kind in "OU":
-            digest.update("\0".join(map(str, array.flat)).encode())
-        else:
-            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        for array in _arrays(feed[name]):
+            digest.update(f"{name}\0{array.dtype.name}\0{array.shape}\0".encode())
+            if array.dtype.kind in "OU":
+                digest.update("\0".join(map(str, array.flat)).encode())
+            else:
+                digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
+
+
+def _arrays(value: object) -> list[AnyArray]:
+    """The arrays of a feed's entry: one for a tensor, several for a sequence, none for an absent optional."""
+    if isinstance(value, list):
+        return [array for member in value for array in _arrays(member)]
+    return [] if value is None else [np.asarray(value)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from quantool.schema import GivenNode, Note
 
 if TYPE_CHECKING:
+    import onnx
     import onnx_ir
 
 #: key of ir.Node.meta: the given nodes that a node stands for
@@ -32,6 +34,7 @@ class Model:
 
     given: the nodes as given, the rows of the report. absorbed: given node -> the node it was folded into, or ""
     where it became a constant. described: the tensors whose type the model as given tells, and so the result.
+    returned: the types of the outputs as the model as given declares them, unknown dimensions included.
     Every ir.Node has a name unique over all scopes and carries the given nodes that it stands for in
     ``node.meta[ORIGINS]``; every ir.Value has a name unique over all scopes.
     """
@@ -41,4 +44,5 @@ class Model:
     given: tuple[GivenNode, ...]
     absorbed: dict[str, str] = field(default_factory=dict)
     described: frozenset[str] = frozenset()
+    returned: Mapping[str, onnx.TypeProto] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)

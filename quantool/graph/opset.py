@@ -45,6 +45,10 @@ def raise_opset(model: onnx.ModelProto, opset: int) -> tuple[dict[str, str], lis
         ModelError: onnx cannot convert an operator, or would change its meaning.
     """
     before = opset_of(model)
+    if before == 0:  # no operator of ai.onnx: there is nothing to convert
+        model.opset_import.add(domain="", version=opset)
+        model.ir_version = max(model.ir_version, least_ir_version(model))
+        return {}, []
     original = {node.name: type(node).FromString(node.SerializeToString()) for node in _nodes(model)}
     repair = Repair(model, before, opset)
     repair_before(repair)

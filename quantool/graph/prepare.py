@@ -56,7 +56,16 @@ def prepare(loaded: Loaded, *, opset: int | None = None) -> Model:
         graph = _build(structure, weights, origins, folder=folder)
     absorbed = _absorbed({origins.get(name, name) for name in constants}, graph)
     described = frozenset(info.name for info in loaded.proto.graph.value_info)
-    return Model(ir=graph, source=loaded.source, given=given, absorbed=absorbed, described=described, notes=notes)
+    returned = {value.name: value.type for value in loaded.proto.graph.output}
+    return Model(
+        ir=graph,
+        source=loaded.source,
+        given=given,
+        absorbed=absorbed,
+        described=described,
+        returned=returned,
+        notes=notes,
+    )
 
 
 def _build(

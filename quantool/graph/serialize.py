@@ -25,6 +25,8 @@ def deserialize(data: bytes) -> onnx.ModelProto:
 def to_proto(model: Model) -> onnx.ModelProto:
     """The current graph as a message, with the types that the model as given tells and no inferred ones.
 
+    The outputs' types too are those declared: a caller may count on a dimension without a number.
+
     Writing the type of every inner tensor would take half of the time and much of a small file.
     """
     import onnx_ir
@@ -35,10 +37,14 @@ def to_proto(model: Model) -> onnx.ModelProto:
     try:
         for value in hidden:
             value.type = value.shape = None
-        return onnx_ir.to_proto(model.ir)
+        proto = onnx_ir.to_proto(model.ir)
     finally:
         for value, kind, shape in types:
             value.type, value.shape = kind, shape
+    for output in proto.graph.output:
+        if output.name in model.returned:
+            output.type.CopyFrom(model.returned[output.name])
+    return proto
 
 
 def serialize(model: Model) -> tuple[bytes, Path | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from mmap import mmap
@@ -115,18 +115,19 @@ class Session:
         self.label = source.label
         self.inputs = {port.name: port for port in map(_port, self._session.get_inputs())}
         self.outputs = {port.name: port for port in map(_port, self._session.get_outputs())}
-        self._tensors = tuple(name for name, port in self.outputs.items() if port.is_tensor)
 
     def run(self, feed: Feed, outputs: Sequence[str] | None = None, *, sample: int | str = "") -> dict[str, AnyArray]:
         """Run one feed; entries of the feed that the model has no input for are left out.
 
-        outputs: the names wanted, all tensors among the outputs where None. sample: names the feed in errors.
+        outputs: the names wanted, all outputs where None; the members of a sequence ``y`` are ``y[0]``, ``y[1]`` and so
+        on, maps and absent optionals are left out. sample: names the feed in errors.
 
         Raises:
             DataError: ``does-not-run``, naming the sample.
         """
-        wanted = self._tensors if outputs is None else tuple(outputs)
-        known = {name: np.asarray(array) for name, array in feed.items() if name in self.inputs}
+        wanted = tuple(self.outputs) if outputs is None else tuple(outputs)
+        ports = ((name, self.inputs.get(name), value) for name, value in feed.items())
+        known = {name: np.asarray(value) if port.is_tensor else value for name, port, value in ports if port}
         try:
             arrays = self._session.run(list(wanted), known)
         except RUNTIME_ERRORS as error:
@@ -136,7 +137,7 @@ class Session:
                 where=f"sample {sample}" if sample != "" else self.label,
                 fix=f"Give arrays that the model takes: {self._signature()}.",
             ) from error
-        return dict(zip(wanted, map(np.asarray, arrays), strict=True))
+        return {key: array for name, value in zip(wanted, arrays, strict=True) for key, array in _members(name, value)}
 
     def _signature(self) -> str:
         return ", ".join(f"{p.name} {p.dtype}{list(p.shape)}" for p in self.inputs.values()) or "no input"
@@ -178,6 +179,15 @@ def _options(source: Loadable) -> onnxruntime.SessionOptions:
         key = "session.optimized_model_external_initializers_file_name"
         options.add_session_config_entry(key, source.optimized_to.name + ".data")
     return options
+
+
+def _members(name: str, value: object) -> Iterator[tuple[str, AnyArray]]:
+    """The tensors of an output by name: itself, or what a sequence holds."""
+    if isinstance(value, list):
+        for index, member in enumerate(value):
+            yield from _members(f"{name}[{index}]", member)
+    elif isinstance(value, np.ndarray | np.generic):
+        yield name, np.asarray(value)
 
 
 def _port(argument: onnxruntime.NodeArg) -> Port:

@@ -111,3 +111,14 @@ def test_hashes_tell_names_types_shapes_and_values_apart():
     assert all(a != b for a, b in itertools.combinations(hashes, 2))
     assert content_hash({"y": x, "x": x}) == hashes[5]
     assert content_hash({"x": np.array(["ab"], object)}) != hashes[0]
+
+
+def test_sequences_and_absent_optionals_are_hashed_and_kept():
+    members = [np.zeros(2, np.float32), np.ones((3, 1), np.float32)]
+    raw = {"s": members, "o": None}
+    kept = split_feeds([raw])
+    assert [list(feed) for feed in kept] == [["s", "o"]]
+    members[0][:] = 5
+    assert kept.verification[0]["o"] is None
+    assert [array.tolist() for array in kept.verification[0]["s"]] == [[0, 0], [[1], [1], [1]]]
+    assert len({content_hash({"s": s}) for s in (members, members[::-1], members[:1])}) == 3

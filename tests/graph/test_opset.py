@@ -186,6 +186,14 @@ def test_an_opset_that_is_reached_changes_nothing() -> None:
     assert graph.serialize(graph.prepare(loaded, opset=11)) == graph.serialize(graph.prepare(loaded))
 
 
+def test_a_model_without_operators_of_ai_onnx_is_given_the_opset() -> None:
+    model = parse("""<ir_version: 8, opset_import: ["ai.onnx.ml": 3]>
+        g (float[N] x) => (float[N] y) { y = ai.onnx.ml.Binarizer <threshold = 0.5> (x) }""")
+    raised = graph.prepare(graph.read(model), opset=17).ir
+    assert raised.opset_imports == {"": 17, "ai.onnx.ml": 3}
+    assert [node.op_type for node in raised.graph] == ["Binarizer"]
+
+
 def test_raising_keeps_names_documentation_and_metadata() -> None:
     model = parse("""<ir_version: 6, producer_name: "p", model_version: 7, doc_string: "whole",
             opset_import: ["": 11, "com.microsoft": 1], metadata_props: ["author": "a"]>

@@ -13,6 +13,7 @@ import onnx_ir
 import onnxruntime
 import pytest
 
+from quantool import graph
 from quantool.errors import DataError, ModelError, OptionError, VerificationError
 from quantool.graph import edit, save, temporary
 from quantool.graph.destination import refuse_overwrite
@@ -240,6 +241,16 @@ def test_everything_that_describes_the_model_survives() -> None:
     assert [(item.key, item.value) for item in proto.graph.node[0].metadata_props] == [("layer", "1")]
     assert {(item.domain, item.version) for item in proto.opset_import} == {("", 13), ("com.microsoft", 1)}
     assert [info.name for info in proto.graph.value_info] == ["h"]
+
+
+@pytest.mark.parametrize("declared", ["[N,M]", "[N,3]", "[]", "[?,3]"])
+def test_outputs_keep_the_type_that_they_declare(declared: str) -> None:
+    given = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[N,3] x) => (float{declared} y) <float[3,3] w = {{1,2,3,4,5,6,7,8,9}}> {{ y = MatMul (x, w) }}""")
+    if declared == "[]":
+        given.graph.output[0].type.tensor_type.ClearField("shape")
+    written = save.model_proto(graph.prepare(graph.read(given), opset=21), provenance={})
+    assert written.graph.output[0] == given.graph.output[0]
 
 
 def test_provenance_replaces_that_of_an_earlier_run() -> None:

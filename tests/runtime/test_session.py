@@ -129,14 +129,27 @@ def test_a_node_that_fails_names_the_sample_too() -> None:
         session.run({"x": np.ones(4, "f"), "s": np.array([3, 3])}, sample="first")
 
 
-def test_a_sequence_output_is_no_array_and_left_out() -> None:
+def test_the_members_of_a_sequence_have_names_of_their_own() -> None:
     text = """
     <ir_version: 8, opset_import: ["" : 17]>
-    g (float[N] x) => (seq(float[N]) s, float[N] y) { s = SequenceConstruct(x)  y = Relu(x) }
+    g (seq(float[N]) s, float[N] x) => (seq(float[N]) t, float[N] y) { t = SequenceInsert(s, x)  y = Relu(x) }
     """
     session = Session(Loadable(model=serialized(text)))
-    assert list(session.run({"x": np.ones(2, "f")})) == ["y"]
-    assert not session.outputs["s"].is_tensor
+    found = session.run({"s": [np.zeros(2, "f")], "x": np.ones(3, "f")})
+    assert {name: array.tolist() for name, array in found.items()} == {
+        "t[0]": [0, 0],
+        "t[1]": [1, 1, 1],
+        "y": [1, 1, 1],
+    }
+    assert not session.outputs["t"].is_tensor
+
+
+def test_a_model_of_sequences_alone_runs() -> None:
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float[N] x) => (seq(float[N]) s) { s = SequenceConstruct(x) }
+    """
+    assert list(Session(Loadable(model=serialized(text))).run({"x": np.ones(2, "f")})) == ["s[0]"]
 
 
 def test_negative_threads_are_refused() -> None:
