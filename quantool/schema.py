@@ -198,7 +198,8 @@ class ActivationSpec:
     group: all tensors of one group share scale and zero point; statistic: the tensor whose statistic counts
     for it; fixed: a range known beforehand (Sigmoid: 0..1); bounds: what an absorbed Relu or Clip allows;
     exact: use the extrema, clip nothing; replaces: the producer writes integers, so that every reader, float
-    ones included, reads the dequantized tensor.
+    ones included, reads the dequantized tensor; copied: a copy is quantized, because the producer stays fused
+    only where QuantizeLinear is its only reader or none.
     """
 
     name: str
@@ -209,6 +210,7 @@ class ActivationSpec:
     bounds: tuple[float, float] | None = None
     exact: bool = False
     replaces: bool = False
+    copied: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +255,8 @@ class Decision:
 class Plan:
     """All decisions about one model: a pure function of facts, recipe, target and findings.
 
-    barriers: kept nodes that the runtime would quantize by itself unless something stands before them.
+    barriers: readings by kept nodes that go through a copy, because the runtime would fuse across them: it
+    would quantize the kept node, or take an integer product into a float one.
     opset: the least ai.onnx opset that the chosen form needs.
     """
 
@@ -264,7 +267,7 @@ class Plan:
     decisions: Mapping[str, Decision]
     activations: Mapping[str, ActivationSpec]
     weights: tuple[WeightSpec, ...]
-    barriers: tuple[str, ...] = ()
+    barriers: tuple[Use, ...] = ()
     notes: tuple[Note, ...] = ()
 
 
@@ -292,7 +295,8 @@ class QuantParams:
 class WeightParams:
     """A weight's parameters and its codes, made on demand so that only one weight is in memory.
 
-    key: equal keys mean equal codes (shared weights are stored once). codes(): the integers, of that shape. bias: int32 codes or None; its scale is activation scale x weight scale.
+    key: equal keys mean equal codes (shared weights are stored once). codes(): the integers, of that shape.
+    bias: int32 codes or None; its scale is activation scale x weight scale.
     """
 
     spec: WeightSpec

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from quantool.ops import Role, op_of
 from quantool.plan.anchors import kept_reason, weight_refusal, weight_spec
+from quantool.plan.barriers import sums_behind
 from quantool.plan.context import Context
 from quantool.plan.embeddings import embedding_decision, embedding_spec
 from quantool.plan.patterns import RECURRENT, named_patterns
 from quantool.plan.reasons import reason
-from quantool.schema import Decision, Mode, NodeFact, Plan, Reason, WeightSpec
+from quantool.schema import Decision, Mode, NodeFact, Plan, Reason, Use, WeightSpec
 
 #: operator -> the fused form that the rewriter writes
 DYNAMIC_KERNELS = {
@@ -62,7 +65,14 @@ def plan_rangeless(ctx: Context, *, mixed: bool) -> Plan:
         decisions=decisions,
         activations={},
         weights=tuple(weights),
+        barriers=_barriers(ctx, decisions),
     )
+
+
+def _barriers(ctx: Context, decisions: Mapping[str, Decision]) -> tuple[Use, ...]:
+    """The runtime reads a quantized weight in MatMul (as MatMulNBits), but not in the Gemm that it makes of it."""
+    products = [n for n in ctx.facts.nodes if decisions[n.name].kernel == WEIGHT_ONLY_KERNEL]
+    return sums_behind(ctx, products, kept=lambda name: True)
 
 
 def _decide(ctx: Context, node: NodeFact, *, mixed: bool) -> Decision | None:

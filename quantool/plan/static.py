@@ -118,7 +118,20 @@ def _activations(ctx: Context, units: Mapping[str, Unit]) -> dict[str, Activatio
             for tensor in unit.reads:
                 if tensor in specs:
                     groups.join(tensor, unit.ends[0])
-    return {name: replace(spec, group=groups.root(name)) for name, spec in specs.items()}
+    return {
+        name: replace(spec, group=groups.root(name), copied=_is_copied(ctx, spec, units))
+        for name, spec in specs.items()
+    }
+
+
+def _is_copied(ctx: Context, spec: ActivationSpec, units: Mapping[str, Unit]) -> bool:
+    """Whether an integer product writes a tensor in float that is quantized for some of its readers only."""
+    fact = ctx.facts.tensors[spec.name]
+    producer = units.get(fact.producer or "")
+    if spec.replaces or producer is None:
+        return False
+    in_float = (u.node not in units or u.index not in units[u.node].inputs for u in fact.readers)
+    return producer.role is Role.ANCHOR and (fact.is_output or any(in_float))
 
 
 def _own_spec(ctx: Context, tensor: str) -> ActivationSpec:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from quantool.ops import activation_inputs
 from quantool.rewrite.naming import Constants, Fresh, stem
 from quantool.schema import (
     AddNode,
@@ -20,6 +19,7 @@ from quantool.schema import (
     RemoveNode,
     SetInput,
     SetOpset,
+    Use,
     WeightParams,
 )
 
@@ -34,12 +34,14 @@ class Builder:
     fresh: Fresh
     edits: list[Edit] = field(default_factory=list)
     constants: Constants = field(init=False)
+    barriers: frozenset[Use] = field(init=False)
     _dequantized: dict[str, str] = field(default_factory=dict)
     _domains: set[str] = field(default_factory=set)
     _run_time: dict[tuple[str, str], tuple[str, str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.constants = Constants(self.fresh)
+        self.barriers = frozenset(self.plan.barriers)
 
     def all_edits(self) -> list[Edit]:
         """Every edit so far, constants first."""
@@ -103,13 +105,9 @@ class Builder:
             self._run_time[key] = names
         return self._run_time[key]
 
-    def shielded_input(self, node: NodeFact) -> int | None:
-        """The input of a kept node that needs a barrier, or None."""
-        return activation_inputs(node)[0] if node.name in self.plan.barriers else None
-
-    def barrier(self, tensor: str) -> str:
-        """A copy that the optimizer leaves alone: a lone Sum stays, and DequantizeLinear does not move past it."""
-        return self.node("Sum", (tensor,), self.named(tensor, "barrier"))
+    def copy(self, tensor: str, *, near: str = "") -> str:
+        """A copy that the optimizer leaves alone: a lone Sum stays, and nothing fuses or moves across it."""
+        return self.node("Sum", (tensor,), self.named(tensor, "copy"), near=near)
 
     def read(self, node: NodeFact, index: int, tensor: str) -> None:
         """Make an input of a node read another tensor."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quantool.rewrite.builder import Builder, write_embedding
-from quantool.schema import ActivationSpec, Edit, NodeFact, RenameOutput
+from quantool.schema import ActivationSpec, Edit, NodeFact, RenameOutput, Use
 
 
 def rewrite_qdq(build: Builder) -> list[Edit]:
@@ -34,6 +34,8 @@ def _quantize(build: Builder, spec: ActivationSpec) -> str:
     if spec.replaces and build.facts.tensors[spec.name].is_output:
         source, view = build.named(spec.name, "float"), spec.name
         build.edits.append(RenameOutput(spec.name, source))
+    if spec.copied:
+        source = build.copy(source)
     codes = build.node("QuantizeLinear", (source, scale, zero_point), build.named(spec.name, "quantized"))
     if view == spec.name and build.facts.readers(spec.name):
         # the runtime fuses no reader of a DequantizeLinear that the graph returns: readers get their own
@@ -44,12 +46,12 @@ def _quantize(build: Builder, spec: ActivationSpec) -> str:
 
 def _rewire(build: Builder, node: NodeFact, views: dict[str, str], *, quantized: tuple[int, ...]) -> None:
     """Let a node read dequantized tensors: those it asked for, and those that exist as integers only."""
-    shielded = build.shielded_input(node)
     for index, tensor in enumerate(node.inputs):
         spec = build.plan.activations.get(tensor)
         dequantized = spec is not None and (index in quantized or spec.replaces)
         view = views[tensor] if dequantized else tensor
-        if index == shielded:
-            view = build.barrier(view)
-        if dequantized or index == shielded:
+        behind_copy = Use(node.name, index) in build.barriers
+        if behind_copy:
+            view = build.copy(view)
+        if dequantized or behind_copy:
             build.read(node, index, view)

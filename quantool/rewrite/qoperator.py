@@ -40,8 +40,9 @@ def rewrite_qoperator(build: Builder) -> list[Edit]:
             build.remove(node)
         elif decision.quantized:
             _write(build, node, decision, codes)
-        elif (index := build.shielded_input(node)) is not None:
-            build.read(node, index, build.barrier(node.inputs[index]))
+    for use in build.plan.barriers:
+        node = build.facts.by_name[use.node]
+        build.read(node, use.index, build.copy(node.inputs[use.index]))
     return build.all_edits()
 
 

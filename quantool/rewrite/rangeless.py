@@ -26,6 +26,9 @@ def rewrite_rangeless(build: Builder) -> list[Edit]:
         decision = build.plan.decisions[node.name]
         if decision.quantized:
             WRITERS[decision.kernel](build, node)
+    for use in build.plan.barriers:
+        reader = build.facts.by_name[use.node]
+        build.read(reader, use.index, build.copy(reader.inputs[use.index], near=reader.name))
     return build.all_edits()
 
 

@@ -33,14 +33,20 @@ STATIC_DB, SIX_LAYERS_DB, DYNAMIC_DB, WEIGHTS_DB, FOUR_BITS_DB = 28.0, 20.0, 25.
 
 
 def parse(text: str, constants: Constants | None = None, *, opset: int = 17) -> onnx.ModelProto:
-    """A model from its signature and body in ONNX text; `constants` become initializers that it may read."""
+    """A model from its signature and body in ONNX text; `constants` become initializers that it may read.
+
+    Outputs without a shape in the text get the inferred one.
+    """
     imports = f'"" : {opset}, "com.microsoft" : 1'
     proto = onnx.parser.parse_model(f"<ir_version: 8, opset_import: [{imports}]> g {text}")
+    for name, array in (constants or {}).items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
     for output in proto.graph.output:
         if not output.type.tensor_type.shape.dim:
             output.type.tensor_type.ClearField("shape")
-    for name, array in (constants or {}).items():
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
+    outputs = onnx.shape_inference.infer_shapes(proto).graph.output
+    del proto.graph.output[:]
+    proto.graph.output.extend(outputs)
     return proto
 
 

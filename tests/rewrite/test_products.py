@@ -166,6 +166,44 @@ def test_matmuls_that_read_one_tensor_share_its_quantization_at_run_time():
     assert result.runs["MatMulIntegerToFloat"] == 2
 
 
+SQUARES = {f"w{i}": weight(16, 16) * np.float32(1 + i) for i in range(3)} | {"b": normal(16, scale=0.2)}
+SQUARES |= {"rows": normal(20, 16), "flat": np.array([-1, 4, 4]), "small": weight(4, 4)}
+
+
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+@pytest.mark.parametrize(
+    ("outputs", "body"),
+    [
+        ("float[20,16] y", "[c] c = MatMul (a, w1) [d] d = Tanh (a) [s] y = Add (c, d)"),
+        ("float[20,16] y, float[20,16] a", "[c] y = MatMul (a, w1)"),
+        ("float[20,16] y", "[c] c = MatMul (a, w1) [d] d = MatMul (a, w2) [s] y = Add (c, d)"),
+        ("float[20,16] y", "[r] r = Relu (a) [c] c = MatMul (r, w1) [d] d = Tanh (r) [s] y = Mul (c, d)"),
+        ("float[20,4,4] y", "[r] r = Reshape (a, flat) [c] c = MatMul (r, small) [d] d = Tanh (r) [s] y = Add (c, d)"),
+    ],
+    ids=["float reader", "graph output", "two integer readers", "behind a Relu", "behind a Reshape"],
+)
+@pytest.mark.parametrize("first", ["MatMul (x, w0)", "Gemm (x, w0, b)"], ids=["MatMul", "Gemm"])
+def test_product_that_others_read_in_float_stays_integer(first, outputs, body, form):
+    text = f"(float[20,16] x) => ({outputs}) {{ [a] a = {first} {body} }}"
+    result = flow(parse(text, SQUARES), normal_feeds(64, x=(20, 16)), format=form)
+    assert all(d.quantized for name, d in result.plan.decisions.items() if name in "acd" and name != "d")
+    assert result.runs["MatMul"] + result.runs["Gemm"] == 0
+    assert result.db() > STATIC_DB
+
+
+@pytest.mark.parametrize("mode", ["static", "weight-only"])
+@pytest.mark.parametrize("term", ["(a, x)", "(x, a)", "(a, rows)", "(a, a2)"])
+def test_sum_behind_a_product_does_not_make_a_float_gemm_of_it(term, mode):
+    text = (
+        f"(float[20,16] x) => (float[20,16] y) {{ [a] a = MatMul (x, w0) [a2] a2 = MatMul (x, w1) [s] y = Add {term} }}"
+    )
+    text = text if "a2" in term else text.replace("[a2] a2 = MatMul (x, w1)", "")
+    result = flow(parse(text, SQUARES), normal_feeds(64, x=(20, 16)), mode)
+    assert result.runs["Gemm"] == 0
+    assert result.runs["MatMulIntegerToFloat" if mode == "static" else "MatMulNBits"] == (2 if "a2" in term else 1)
+    assert result.db() > STATIC_DB
+
+
 def test_dynamic_columns_of_unequal_size_are_scaled_apart():
     factor = (np.float32(10) ** np.linspace(-2, 2, 8)).astype(np.float32)
     text = "(float[N,16] x) => (float[N,8] y) { y = MatMul (x, w) }"
