@@ -50,6 +50,13 @@ _CODES: Final = frozenset({"uint8", "int8", "uint16", "int16", "uint4", "int4", 
 _NARROW: Final = _CODES - {"uint16", "int16"}
 _QUANTIZERS: Final = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 
+#: the float end of a dynamic product, Add?(Mul(Cast(integers))), all that is left of the second of two equal ones
+_TAIL: Final = {
+    "Add": {"Mul", "DynamicQuantizeMatMul", "MatMulIntegerToFloat"},
+    "Mul": {"Cast"},
+    "Cast": {"MatMulInteger", "ConvInteger"},
+}
+
 _DERIVED: Final = re.compile(r"(_token_\d+|/\w*Fusion/?)$")
 
 
@@ -189,12 +196,19 @@ class _Index:
             if current.op_type in INTEGER_OPERATORS:
                 return not requantized
             if current.op_type not in _MOVERS and current.op_type not in ("QuantizeLinear", "DequantizeLinear"):
-                return False
+                return self._scales_integers(current)
             following = self._writers.get((current.scope, current.inputs[0]))
             crossed = following is not None and following.op_type == "DequantizeLinear"
             requantized = requantized or (current.op_type == "QuantizeLinear" and crossed)
             current = following
         return None
+
+    def _scales_integers(self, node: NodeFact) -> bool:
+        """Whether a node ends a dynamic product: scales its sums, or adds a bias to them."""
+        before = _TAIL.get(node.op_type, set())
+        writers = (self._writers.get((node.scope, tensor)) for tensor in node.inputs)
+        found = [writer for writer in writers if writer is not None and writer.op_type in before]
+        return any(writer.op_type in INTEGER_OPERATORS or self._scales_integers(writer) for writer in found)
 
     def _is_integer(self, node: NodeFact) -> bool:
         if node.op_type in INTEGER_OPERATORS:

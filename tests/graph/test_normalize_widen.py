@@ -153,9 +153,10 @@ def test_branches_and_loops_are_widened_as_well() -> None:
     [
         ("y = my.Op(x)", "Op:y"),
         ("s = SequenceConstruct(x, x)  y = ConcatFromSequence<axis=0>(s)", "SequenceConstruct:s"),
+        ("b = BitCast<to=5>(x)  y = Cast<to=10>(b)", "BitCast:b"),
         ("s = SequenceEmpty<dtype=10>()  t = SequenceInsert(s, x)  y = SequenceAt(t, k)", "SequenceEmpty:s"),
     ],
-    ids=["custom-domain", "sequence", "empty-sequence"],
+    ids=["custom-domain", "sequence", "bits", "empty-sequence"],
 )
 def test_a_node_that_may_not_accept_float32_keeps_the_model_as_it_is(nodes: str, where: str) -> None:
     text = f"""

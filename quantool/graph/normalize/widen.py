@@ -85,6 +85,8 @@ def _obstacle(model: Model) -> tuple[str, str] | None:
                 return name, f"{node.domain}.{node.op_type} may need {_title(touched[0])} tensors"
             if any(not isinstance(value.type, onnx_ir.TensorType) for value in touched):
                 return name, f"{node.op_type} handles sequences or optionals of {_title(touched[0])} tensors"
+            if touched and node.op_type == "BitCast":
+                return name, f"BitCast reads the bits of {_title(touched[0])} numbers"
             if _has_foreign_tensor(node):
                 return name, f"{node.op_type} holds a tensor attribute of another float type"
     return None
