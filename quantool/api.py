@@ -167,5 +167,6 @@ def _stats(options: dict[str, object]) -> Stats | None:
 
 def _files(*sources: object) -> tuple[Path, ...]:
     """The files among what a call reads."""
-    flat = [part for source in sources for part in (source if isinstance(source, tuple | list) else (source,))]
-    return tuple(Path(source) for source in flat if isinstance(source, str | Path))
+    from quantool.data import files_read
+
+    return files_read(*sources)

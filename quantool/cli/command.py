@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from quantool.cli.options import OPTIONS, RECIPE_OPTIONS
+from quantool.cli.options import OPTIONS, RECIPE_OPTIONS, Option
 from quantool.errors import OptionError
 
 if TYPE_CHECKING:
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from quantool.report.console import Screen
     from quantool.report.model import Report
     from quantool.requests import DataSource
+
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,18 +64,25 @@ class Given:
     def _value(self, name: str) -> object:
         """An option with its numbers converted."""
         found, kind = self.values.get(name), OPTIONS[name].kind
-        if not isinstance(found, str) or kind is str:
-            return found
+        return found if not isinstance(found, str) or kind is str else self.number(name, kind)
+
+    def number(self, name: str, kind: type[Number]) -> Number | None:
+        """An option's number, or None."""
+        found = self.values.get(name)
+        if found is None:
+            return None
         try:
-            return kind(found)
+            return kind(str(found))
         except ValueError:
             flag, wanted = "--" + name.replace("_", "-"), "a whole number" if kind is int else "a number"
             raise OptionError("bad-value", f"{flag} is '{found}'", where=flag, fix=f"Give {wanted}.") from None
 
     def reads(self) -> tuple[Path, ...]:
         """The files that the run reads, as far as the command line names them."""
-        named = [self.path(name) for name in ("model", "float_model", "quantized_model", "recipe", "ranges")]
-        return (*(path for path in named if path is not None), *self.paths("data"), *self.paths("verify_data"))
+        from quantool.data import files_read
+
+        named = (self.values.get(name) for name in ("model", "float_model", "quantized_model", "recipe", "ranges"))
+        return files_read(*named, self.texts("data"), self.texts("verify_data"))
 
     @property
     def model(self) -> str | None:
@@ -99,7 +108,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """One command of the command line."""
+    """One command of the command line. own: options that it alone has, or that mean something else to it."""
 
     name: str
     help: str
@@ -107,6 +116,12 @@ class Command:
     arguments: tuple[str, ...]
     options: tuple[str, ...]
     run: Callable[[Given], Outcome]
+    own: Mapping[str, Option] = field(default_factory=dict)
+
+    @property
+    def table(self) -> Mapping[str, Option]:
+        """Its options in order."""
+        return {name: self.own.get(name) or OPTIONS[name] for name in self.options}
 
 
 def outcome_of(report: Report, show: Callable[[Screen], None]) -> Outcome:

@@ -3,6 +3,7 @@
 from quantool.data.beside import find_beside
 from quantool.data.held_out import Split, split_feeds
 from quantool.data.images import PRESETS
+from quantool.data.reads import files_read
 from quantool.data.source import FeedSource, open_data
 from quantool.data.spec import DataOptions, InputSpec
 
@@ -12,6 +13,7 @@ __all__ = [
     "FeedSource",
     "InputSpec",
     "Split",
+    "files_read",
     "find_beside",
     "open_data",
     "split_feeds",

@@ -34,7 +34,17 @@ def refuse_overwrite(output: Path, *, reads: Sequence[Path] = (), force: bool = 
         if source is not None:
             _refuse("output-is-input", output, f"is read by this run, as '{source}'", "Choose another output.")
     if not force:
-        _refuse("output-exists", output, "exists already", "Add --force to replace it, or choose another output.")
+        raise already_there(output)
+
+
+def already_there(output: Path) -> OptionError:
+    """The error for an output that exists and may not be replaced."""
+    return OptionError(
+        "output-exists",
+        f"the output '{output}' exists already",
+        where=str(output),
+        fix="Add --force to replace it, or choose another output.",
+    )
 
 
 def unwritable(output: Path, error: OSError) -> OptionError:

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Self
 
-from quantool.errors import ModelError, OptionError, QuantoolError, VerificationError
-from quantool.graph.destination import refuse_overwrite, unwritable
+from quantool.errors import ModelError, QuantoolError, VerificationError
+from quantool.graph.destination import already_there, refuse_overwrite, unwritable
 from quantool.graph.load import checker_error
 from quantool.graph.scopes import paused_collector
 from quantool.graph.serialize import to_proto
@@ -75,7 +75,7 @@ class Pending:
             if self._data is not None and is_new:
                 (self.path.parent / self._data.name).unlink(missing_ok=True)
             if isinstance(error, FileExistsError):
-                raise _exists(self.path) from error
+                raise already_there(self.path) from error
             if isinstance(error, OSError):
                 raise unwritable(self.path, error) from error
             raise
@@ -209,7 +209,7 @@ class _ExternalData:
             with target.open("rb") as present:
                 if hashlib.file_digest(present, "sha256").hexdigest() == _digest(self.file):
                     return False
-            raise _exists(target) from error
+            raise already_there(target) from error
         except OSError as error:
             raise unwritable(target, error) from error
         return True
@@ -310,15 +310,6 @@ def _our_cause(error: BaseException) -> BaseException:
             return cause
         cause = cause.__cause__
     return error
-
-
-def _exists(path: Path) -> OptionError:
-    return OptionError(
-        "output-exists",
-        f"the output '{path}' exists already",
-        where=str(path),
-        fix="Add --force to replace it, or choose another output.",
-    )
 
 
 def _digest(file: TemporaryFile) -> str:

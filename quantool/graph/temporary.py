@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from quantool.graph.destination import already_there, unwritable
+
 if TYPE_CHECKING:
     import io
 
@@ -84,6 +86,25 @@ class TemporaryFile:
 
     def _hidden_path(self) -> Path:
         return self._folder / f".{self._name}.quantool-{secrets.token_hex(4)}"
+
+
+def publish(target: Path, content: bytes, *, force: bool) -> None:
+    """Write a file that appears whole or not at all.
+
+    Raises:
+        OptionError: it exists and `force` is not set, or the system would not write it.
+    """
+    try:
+        temporary = TemporaryFile(target.parent, target.name)
+        try:
+            temporary.file.write(content)
+            temporary.publish(target.name, replace=force)
+        finally:
+            temporary.discard()
+    except FileExistsError as error:
+        raise already_there(target) from error
+    except OSError as error:
+        raise unwritable(target, error) from error
 
 
 def _open_unnamed(folder: Path) -> int | None:

@@ -52,21 +52,10 @@ def write_reports(report: Report, paths: Sequence[Path]) -> None:
     Raises:
         OptionError: the system would not write one.
     """
+    if not paths:
+        return
+    from quantool.graph.temporary import publish  # loads the graph package, so only where needed
+
     for path in paths:
         render: Callable[[Report], str] = import_module(RENDERERS[path.suffix]).render
-        _publish(path, render(report))
-
-
-def _publish(path: Path, text: str) -> None:
-    from quantool.graph.destination import unwritable
-    from quantool.graph.temporary import TemporaryFile
-
-    try:
-        temporary = TemporaryFile(path.parent, path.name)
-        try:
-            temporary.file.write(text.encode("utf-8"))
-            temporary.publish(path.name, replace=True)
-        finally:
-            temporary.discard()
-    except OSError as error:
-        raise unwritable(path, error) from error
+        publish(path, render(report).encode("utf-8"), force=True)
