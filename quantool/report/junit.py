@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
+from quantool.recipe import option_flag
 from quantool.report.model import Gate, Report, Status
 from quantool.report.summary import data_line, facts, headline
 from quantool.report.wording import UNKNOWN, number, visible
@@ -35,5 +36,5 @@ def _gate(suite: ET.Element, gate: Gate) -> None:
     if gate.passed:
         return
     value = UNKNOWN if gate.value is None else number(gate.value)
-    message = f"{gate.name} is {value}, the limit is {number(gate.limit)}"
+    message = f"{option_flag(gate.name)} is {value}, the limit is {number(gate.limit)}"
     ET.SubElement(case, "failure", {"type": "gate", "message": message}).text = message

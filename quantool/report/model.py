@@ -48,11 +48,11 @@ class OutputInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataInfo:
-    """The feeds behind the ranges. source: as a person would name it; held_out: verified on other feeds."""
+    """The feeds behind the ranges. source: in words; held_out: verified on other feeds, None where unknown."""
 
     source: str
     samples: int
-    held_out: bool
+    held_out: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ class LatencyInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """A limit that the user set. value: None where it could not be measured, which does not pass."""
+    """A limit that the user set, by its option's name in a recipe. value: None where unknown, which does not pass."""
 
     name: str
     limit: float

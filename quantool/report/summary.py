@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from quantool.recipe import option_flag
 from quantool.report.model import NodeRow, Report, Status
 from quantool.report.wording import UNKNOWN, counts, decibel, number, percent, plural, size, visible
 
@@ -38,7 +39,7 @@ class KeptGroup:
 
 def headline(report: Report) -> str:
     """The gates that fail and the verdict, or how the run ended where it came to none."""
-    failing = [gate.name for gate in report.gates if not gate.passed]
+    failing = [option_flag(gate.name) for gate in report.gates if not gate.passed]
     prefix = f"Fails {', '.join(failing)}. " if failing else ""
     if report.verdict:
         return prefix + visible(report.verdict)
@@ -52,6 +53,8 @@ def data_line(report: Report) -> str | None:
     if report.data is None:
         return None
     data = report.data
+    if data.held_out is None:  # ranges that were given: their source says it all
+        return f"Data: {visible(data.source)}"
     checked = "verified on held-out samples" if data.held_out else "verified on the same samples"
     tail = f", {checked}" if report.verification is not None else ""
     return f"Data: {visible(data.source)}, {plural(data.samples, 'sample')}{tail}"
@@ -107,7 +110,7 @@ def gate_rows(report: Report) -> tuple[tuple[str, ...], ...]:
     """One row a gate, under GATE_HEADER."""
     return tuple(
         (
-            gate.name,
+            option_flag(gate.name),
             number(gate.limit),
             UNKNOWN if gate.value is None else number(gate.value),
             "holds" if gate.passed else "fails",

@@ -27,8 +27,8 @@ class Evidence:
     """What a verdict rests on.
 
     Sizes are of the whole model, external data included. latency: None where not measured. outputs: comparisons
-    by name, empty where outputs were not compared. samples: compared feeds. held_out: whether they were left out
-    of calibration, None where nothing was calibrated.
+    by name, empty where outputs were not compared; not_compared: why not, in a few words. samples: compared feeds.
+    held_out: whether they were left out of calibration, None where nothing was calibrated or that is unknown.
     coverage: share of multiplications that are quantized, None where unknown.
     """
 
@@ -36,6 +36,7 @@ class Evidence:
     float_bytes: int
     quantized_bytes: int
     latency: Latency | None = None
+    not_compared: str = "no data"
     outputs: Mapping[str, OutputComparison] = field(default_factory=dict)
     samples: int = 0
     held_out: bool | None = None
@@ -92,7 +93,7 @@ def _speed(evidence: Evidence) -> tuple[str, ...]:
 def _accuracy(evidence: Evidence) -> tuple[str, ...]:
     name, worst = _worst_output(evidence)
     if worst is None:
-        return ("outputs were not compared (no data)",)
+        return (f"outputs were not compared ({evidence.not_compared})",)
     kind = "held-out sample" if evidence.held_out else "sample"
     where = f"on {evidence.samples} {kind}{'s' if evidence.samples != 1 else ''}"
     if evidence.held_out is False:

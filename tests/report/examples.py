@@ -77,8 +77,8 @@ def report(name: str = "digits") -> Report:
 def gate_failed(name: str = "digits") -> Report:
     """The same run with a gate that does not hold."""
     gates = (
-        Gate(name="min-sqnr", limit=40.0, value=34.2, passed=False),
-        Gate(name="max-size-ratio", limit=0.5, value=0.267, passed=True),
+        Gate(name="min_sqnr", limit=40.0, value=34.2, passed=False),
+        Gate(name="max_size_ratio", limit=0.5, value=0.267, passed=True),
     )
     run = replace(report(name), output=None, gates=gates)
     error = GateError(

@@ -83,7 +83,8 @@ def test_html_shows_figures_nodes_tensors_reasons_and_recipe() -> None:
     texts = Page(html.render(gate_failed())).texts
     for expected in (
         "2 of 3 nodes", "QLinearConv 12, QGemm 1", "34.2 dB", "digits/logits", "digits/x", "-3 to 3", "-3.1 to 3.4",
-        "0.01 to 0.02 (2 values)", "softmax: Softmax amplifies small errors.", "if_1/then_branch", "min-sqnr", "fails",
+        "0.01 to 0.02 (2 values)", "softmax: Softmax amplifies small errors.", "if_1/then_branch", "--min-sqnr",
+        "fails",
         "What would change it: Ask for it with --include-op Softmax.", "exclude", "['digits/x']", "outlier", "1.23 ms",
         "gate-failed, exit code 1", "over 99.9 %", "3 nodes of the model as given",
     ):  # fmt: skip
@@ -130,7 +131,7 @@ def test_markdown_groups_kept_nodes_and_names_errors() -> None:
     text = markdown.render(gate_failed())
     assert "| softmax | 1 | Softmax 1 | Softmax amplifies small errors. | Ask for it" in text
     assert "| gate-failed | min-sqnr is 34.2 dB, below 40 dB | --min-sqnr | Lower it. |" in text
-    assert "| min-sqnr | 40 | 34.2 | fails |" in text
+    assert "| --min-sqnr | 40 | 34.2 | fails |" in text
 
 
 @given(st.text())
@@ -148,11 +149,11 @@ def test_each_gate_is_a_test_case_and_a_failed_one_a_failure() -> None:
     root = ET.fromstring(junit.render(gate_failed()))
     suite = root[0]
     cases = {case.get("name"): case for case in suite.findall("testcase")}
-    assert list(cases) == ["quantize", "min-sqnr", "max-size-ratio"]
-    failure = cases["min-sqnr"].find("failure")
+    assert list(cases) == ["quantize", "min_sqnr", "max_size_ratio"]
+    failure = cases["min_sqnr"].find("failure")
     assert failure is not None
-    assert failure.get("message") == "min-sqnr is 34.2, the limit is 40"
-    assert cases["max-size-ratio"].find("failure") is None
+    assert failure.get("message") == "--min-sqnr is 34.2, the limit is 40"
+    assert cases["max_size_ratio"].find("failure") is None
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "0")
 
 
@@ -205,7 +206,7 @@ def test_markup_and_escapes_in_names_are_shown_as_text() -> None:
 
 
 def test_failing_gates_come_before_the_verdict() -> None:
-    assert headline(gate_failed()) == f"Fails min-sqnr. {VERDICT}"
+    assert headline(gate_failed()) == f"Fails --min-sqnr. {VERDICT}"
 
 
 def test_a_run_without_a_verdict_is_headed_by_its_error_or_its_end() -> None:

@@ -36,6 +36,10 @@ CASES = {
         "3.9x smaller, but slower than float (0.83x), SQNR 38.2 dB, top-1 agreement 99.4 % on 16 held-out samples.",
     ),
     "no data": ({"outputs": {}, "latency": None}, "3.9x smaller, outputs were not compared (no data)."),
+    "not asked": (
+        {"outputs": {}, "latency": None, "not_compared": "--no-verify"},
+        "3.9x smaller, outputs were not compared (--no-verify).",
+    ),
     "same samples": (
         {"held_out": False, "samples": 1, "outputs": {"y": output(top1=None)}},
         "3.9x smaller, 1.8x faster, SQNR 38.2 dB on 1 sample that also calibrated.",
