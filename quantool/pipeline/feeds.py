@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from itertools import chain, islice
 from pathlib import Path
 
 from quantool import graph
 from quantool.data import DataOptions, FeedSource, InputSpec, find_beside, open_data, split_feeds
+from quantool.data.held_out import MOST_BYTES
 from quantool.recipe import Recipe
+from quantool.report.model import DataInfo
 from quantool.requests import DataSource
 from quantool.schema import Feed, Note
+from quantool.stats import Stats
 
 #: feeds that a rewrite of the float graph is checked on
 PROBES = 2
@@ -22,68 +26,96 @@ class Samples:
     """The feeds of one run.
 
     Attributes:
+        beside: the data beside the model, where that was chosen.
         calibrates: there are feeds to calibrate on, not only to verify.
         description: the source in words, for the report.
         note: a warning about the source, such as random data.
-        count: feeds that calibrated; known once `calibration` or `drain` ended.
-        held_out: none of the feeds in `kept` calibrated; known then too.
+        count: feeds that calibrated, or were read where nothing calibrates; known once `calibration` or `drain` ended.
+        held_out: none of the feeds in `kept` calibrated, None where unknown; known then too.
         kept: feeds for whatever must run the model again; known then too.
     """
 
-    def __init__(self, source: FeedSource | None, verify: FeedSource | None, *, beside: bool, keep_all: bool) -> None:
+    def __init__(
+        self, source: FeedSource | None, verify: FeedSource | None, *, beside: Path | None, keep_all: bool
+    ) -> None:
         main = source or verify
         assert main is not None
         self.calibrates = source is not None
-        self.description = f"{main.description} (beside the model)" if beside else main.description
-        self.note = _random_note(main) if main.random else None
+        self.description = f"{main.description} (beside the model)" if beside is not None else main.description
+        self.note = next((_random_note(s) for s in (source, verify) if s is not None and s.random), None)
+        self.beside = beside
         self.count = 0
-        self.held_out = verify is not None
+        self.held_out: bool | None = verify is not None
         self.kept: tuple[Feed, ...] = ()
-        self._verify = verify
+        self._has_verify = verify is not None
         self._keep_all = keep_all
-        self._feeds: Iterator[Feed] = iter(main)
-        self._peeked: list[Feed] = []
+        # Each source is read through one iterator, once: it may be a generator.
+        self._feeds: Iterator[Feed] = iter(source or ())
+        self._verify: Iterator[Feed] = iter(verify or ())
 
     def probes(self) -> Sequence[Feed]:
         """The first feeds; they are not used up."""
-        if not self._peeked:
-            self._peeked = list(islice(self._feeds, PROBES))
-        return self._peeked
+        found = [_own(feed) for feed in islice(self._feeds if self.calibrates else self._verify, PROBES)]
+        if self.calibrates:
+            self._feeds = chain(found, self._feeds)
+        else:
+            self._verify = chain(found, self._verify)
+        return found
 
     def calibration(self) -> Iterator[Feed]:
         """The feeds that calibrate, once; what verifies is known when it ends."""
-        feeds = chain(self._peeked, self._feeds)
-        if self._keep_all or self._verify is not None:
-            for feed in feeds:
+        if self._keep_all or self._has_verify:
+            for feed in self._feeds:
                 self.count += 1
                 yield feed
-            self.kept = () if self._verify is None else tuple(islice(iter(self._verify), TIMED))
+            self.kept = _first(self._verify)
             return
-        split = split_feeds(feeds)
+        split = split_feeds(self._feeds)
         for feed in split:
             self.count += 1
             yield feed
         self.kept, self.held_out = split.verification, split.held_out
 
-    def drain(self) -> None:
-        """Read everything without calibrating, so that `kept` is known; nothing counts as calibrated then."""
-        for _ in self.calibration():
+    def drain(self, *, held_out: bool | None = True) -> None:
+        """Make `kept` known where nothing calibrates. held_out: None where ranges from elsewhere leave it unknown."""
+        if self._has_verify:
+            self.kept = _first(self._verify)
+            return
+        split = split_feeds(self._feeds)
+        for _ in split:
             pass
-        self.held_out = True
+        self.count, self.kept, self.held_out = split.samples, split.verification, held_out
 
-    def verification(self) -> Iterable[Feed]:
-        """The feeds that verify: all of the verification data, else those kept."""
-        return self.kept if self._verify is None else self._verify
+    def verification(self) -> Iterator[Feed]:
+        """The feeds that verify, once: all of the verification data, else those kept."""
+        return chain(self.kept, self._verify)
 
     def everything(self) -> Iterator[Feed]:
         """Every feed in order, once; the first ones are kept."""
-        kept: list[Feed] = []
-        for feed in chain(self._peeked, self._feeds):
+        self.kept = _first(self._feeds)
+        for feed in chain(self.kept, self._feeds):
             self.count += 1
-            if len(kept) < TIMED:
-                kept.append(feed)
             yield feed
-        self.kept = tuple(kept)
+
+
+def _first(feeds: Iterator[Feed]) -> tuple[Feed, ...]:
+    """The first feeds, one at least, as many as are kept for timing and no more bytes than the split may keep."""
+    kept: list[Feed] = []
+    size_bytes = 0
+    while len(kept) < TIMED and size_bytes < MOST_BYTES and (feed := next(feeds, None)) is not None:
+        kept.append(_own(feed))
+        size_bytes += sum(map(_size, feed.values()))
+    return tuple(kept)
+
+
+def _own(feed: Feed) -> Feed:
+    """A copy, because a source may reuse its arrays for the next feed."""
+    return deepcopy(dict(feed))
+
+
+def _size(value: object) -> int:
+    """The bytes of a feed's entry, which is a list where the input is a sequence."""
+    return sum(map(_size, value)) if isinstance(value, list) else int(getattr(value, "nbytes", 0))
 
 
 def open_samples(
@@ -99,14 +131,27 @@ def open_samples(
     inputs = input_specs(loaded)
     options = data_options(recipe)
     beside = None
-    if data is None and verify_data is None and loaded.source.path is not None:
+    if data is None and loaded.source.path is not None:
         beside = find_beside(Path(loaded.source.path))
     chosen = data if data is not None else beside
     source = None if chosen is None else open_data(chosen, inputs, options)
     verify = None if verify_data is None else open_data(verify_data, inputs, options)
     if source is None and verify is None:
         return None
-    return Samples(source, verify, beside=beside is not None, keep_all=keep_all)
+    return Samples(source, verify, beside=beside, keep_all=keep_all)
+
+
+def data_info(samples: Samples) -> DataInfo:
+    """The feeds of a run for its report, once they were read."""
+    return DataInfo(source=samples.description, samples=samples.count, held_out=samples.held_out)
+
+
+def ranges_info(stats: Stats, path: Path | None, samples: Samples | None) -> DataInfo:
+    """The feeds behind ranges that were given. Whether those that verify were among them is unknown."""
+    source = f"{'ranges in memory' if path is None else f'ranges of {path}'} ({stats.samples} samples)"
+    if samples is not None:
+        source = f"{source}, verified on {samples.description}"
+    return DataInfo(source=source, samples=stats.samples, held_out=None)
 
 
 def input_specs(loaded: graph.Loaded) -> list[InputSpec]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,20 +15,30 @@ from quantool.graph.destination import refuse_overwrite
 from quantool.graph.edit import apply
 from quantool.graph.save import Pending, check, model_proto, write_temporary
 from quantool.pipeline.draft import Draft
-from quantool.pipeline.feeds import Samples, open_samples
+from quantool.pipeline.feeds import Samples, data_info, open_samples, ranges_info
 from quantool.pipeline.judge import Evaluation, evaluate, judge_gates, load_quantized
+from quantool.pipeline.refusals import refuse_unmeasured
+from quantool.pipeline.resolved import resolved_recipe, settings_of
 from quantool.pipeline.rows import coverage, node_rows, tensor_rows
-from quantool.pipeline.source import FloatModel, model_info, normalized_model, output_path, read_float
-from quantool.pipeline.statistics import gather, usable_stats
-from quantool.plan import examine, make_plan, resolve
+from quantool.pipeline.source import (
+    FloatModel,
+    model_info,
+    normalized_model,
+    output_path,
+    read_float,
+    source_files,
+)
+from quantool.pipeline.statistics import gather, usable_stats, wanted_by
+from quantool.plan import examine, make_plan
 from quantool.plan.reasons import REASONS
-from quantool.recipe import OUTPUT_GATES, Recipe
-from quantool.report.model import DataInfo, LatencyInfo, OutputInfo, RuntimeInfo, Verification
+from quantool.recipe import OUTPUT_GATES, Recipe, option_flag
+from quantool.report.model import LatencyInfo, OutputInfo, RuntimeInfo, Verification
 from quantool.requests import QuantizeRequest, QuantizeResult
 from quantool.rewrite import rewrite
 from quantool.runtime import Loadable
 from quantool.schema import Mode, NodeFact, Parameters, Plan, SetOpset
 from quantool.solve import solve, solve_ranges
+from quantool.stats import Stats
 from quantool.targets import Target
 from quantool.verify import Evidence, verdict
 from quantool.version import __version__
@@ -37,12 +47,17 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 
+#: what the verdict of `auto` says where there was no data
+WHAT_DATA_ADDS = "Data would let activations become integers too, and tell what that costs: give --data."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
     """What one run works with, decided before any work on the model."""
 
     request: QuantizeRequest
     recipe: Recipe
+    resolved: Recipe
     target: Target
     mode: Mode
     loaded: graph.Loaded
@@ -73,19 +88,34 @@ def quantize(request: QuantizeRequest) -> QuantizeResult:
 def _prepare(request: QuantizeRequest, draft: Draft) -> _Job:
     """Refuse what cannot work before a byte of data is read."""
     recipe, target = request.recipe, targets.load(request.recipe.target)
+    refuse_unmeasured(recipe)
     loaded = read_float(request.model)
     draft.model = model_info(loaded)
     samples = open_samples(request.data, request.verify_data, loaded, recipe=recipe, progress=request.progress)
     if samples is not None and samples.note is not None:
         draft.warnings.append(samples.note)
     mode = _mode(request, samples)
-    weights = resolve(recipe, target, Mode.DYNAMIC if mode is Mode.AUTO else mode).weights
+    resolved = resolved_recipe(recipe, target, mode)
+    draft.recipe = resolved.to_dict()
     output = request.output
     if output is None and request.write:
-        output = output_path(loaded.source.path, weights)
+        assert resolved.weights is not None
+        output = output_path(loaded.source.path, resolved.weights)
+    reads = source_files(loaded, samples, request.data, request.verify_data, recipe.ranges, request.reads)
     if output is not None:
-        refuse_overwrite(output, reads=_reads(request, loaded), force=request.force)
-    return _Job(request=request, recipe=recipe, target=target, mode=mode, loaded=loaded, samples=samples, output=output)
+        refuse_overwrite(output, reads=reads, force=request.force)
+    for report in request.reports:
+        refuse_overwrite(report, reads=reads, force=True)  # whether it may be replaced is the caller's matter
+    return _Job(
+        request=request,
+        recipe=recipe,
+        resolved=resolved,
+        target=target,
+        mode=mode,
+        loaded=loaded,
+        samples=samples,
+        output=output,
+    )
 
 
 def _mode(request: QuantizeRequest, samples: Samples | None) -> Mode:
@@ -111,18 +141,8 @@ def _mode(request: QuantizeRequest, samples: Samples | None) -> Mode:
     return recipe.mode
 
 
-def _reads(request: QuantizeRequest, loaded: graph.Loaded) -> Sequence[Path]:
-    """Every file and folder that the run reads."""
-    given = [request.data, request.verify_data, request.recipe.ranges]
-    flat = [part for item in given for part in (item if isinstance(item, tuple) else (item,))]
-    paths = [Path(part) for part in flat if isinstance(part, str | Path) and Path(part).exists()]
-    external = [] if loaded.external is None else list(loaded.external.files.values())
-    return [*([loaded.source.path] if loaded.source.path else []), *paths, *external, *request.reads]
-
-
 def _normalize(job: _Job, draft: Draft) -> FloatModel:
-    mixed = job.mode is Mode.AUTO
-    opset = resolve(job.recipe, job.target, Mode.DYNAMIC if mixed else job.mode).opset
+    opset = settings_of(job.recipe, job.target, job.mode).opset
     source = normalized_model(job.loaded, job.samples, opset=opset, recipe=job.recipe)
     draft.warnings.extend(source.notes)
     return source
@@ -134,22 +154,33 @@ def _decide(job: _Job, source: FloatModel, draft: Draft) -> tuple[Plan, Paramete
     plan = make_plan(facts, recipe, target=job.target, mode=job.mode)
     ranges = {}
     if plan.activations:
-        stats = usable_stats(job.request.stats, recipe, source) or gather(
-            source, plan, job.samples, recipe=recipe, progress=job.request.progress
-        )
+        stats = _stats(job, source, plan, draft)
         ranges = solve_ranges(plan, facts, stats.tensors, recipe)
         plan = make_plan(facts, recipe, target=job.target, mode=job.mode, findings=examine(plan, facts, ranges))
         ranges = solve_ranges(plan, facts, stats.tensors, recipe)
     elif job.samples is not None:
         job.samples.drain()
-    if job.samples is not None:
-        draft.data = DataInfo(source=job.samples.description, samples=job.samples.count, held_out=job.samples.held_out)
+        draft.data = data_info(job.samples)
     parameters = solve(plan, facts, ranges, load=source.constant, recipe=recipe)
     draft.warnings.extend((*plan.notes, *parameters.notes))
     draft.nodes = node_rows(facts, plan, None)
     draft.tensors = tensor_rows(parameters)
     draft.coverage = coverage(facts, plan, graph.macs(facts))
     return plan, parameters
+
+
+def _stats(job: _Job, source: FloatModel, plan: Plan, draft: Draft) -> Stats:
+    """Statistics that were given, else gathered; either way it is known afterwards what verifies."""
+    given = usable_stats(job.request.stats, job.recipe, source)
+    if given is None:
+        assert job.samples is not None, "a static plan without ranges has samples"
+        stats = gather(source, wanted_by(plan), job.samples, recipe=job.recipe, progress=job.request.progress)
+        draft.data = data_info(job.samples)
+        return stats
+    if job.samples is not None:
+        job.samples.drain(held_out=None)
+    draft.data = ranges_info(given, job.recipe.ranges, job.samples)
+    return given
 
 
 def _refuse_nothing(plan: Plan, source: FloatModel, draft: Draft) -> None:
@@ -217,11 +248,14 @@ def _verify(job: _Job, source: FloatModel, plan: Plan, data: Loadable, *, draft:
             quantized_bytes=size,
             latency=evaluation.latency,
             outputs=evaluation.outputs,
+            not_compared="no data" if job.recipe.verify else "--no-verify",
             samples=evaluation.samples,
-            held_out=job.samples.held_out if job.samples is not None and plan.activations else None,
+            held_out=draft.data.held_out if draft.data is not None and plan.activations else None,
             coverage=draft.coverage.macs,
         )
     )
+    if job.mode is Mode.AUTO:
+        draft.verdict += " " + WHAT_DATA_ADDS
 
 
 def _strict(job: _Job) -> bool | None:
@@ -229,8 +263,9 @@ def _strict(job: _Job) -> bool | None:
     if not job.target.runs_here:
         return None
     recipe = job.recipe
-    asked = (recipe.weights, recipe.activations, recipe.granularity, recipe.formula)
-    return all(value is None for value in asked) and not recipe.include and not recipe.include_op
+    open_recipe = replace(recipe, weights=None, activations=None, granularity=None, formula=None)
+    default = resolved_recipe(open_recipe, job.target, job.mode) == job.resolved
+    return default and not recipe.include and not recipe.include_op
 
 
 def _publish(job: _Job, data: Loadable, pending: Pending | None, *, draft: Draft) -> QuantizeResult:
@@ -249,12 +284,13 @@ def raise_failed_gates(draft: Draft) -> None:
     if not failed:
         return
     listed = ", ".join(
-        f"{g.name} is {'unknown' if g.value is None else format(g.value, '.4g')}, the limit {g.limit:g}" for g in failed
+        f"{option_flag(g.name)} is {'unknown' if g.value is None else format(g.value, '.4g')}, the limit {g.limit:g}"
+        for g in failed
     )
     raise GateError(
         "gate-failed",
         f"{len(failed)} of {len(draft.gates)} gates failed: {listed}",
-        where=", ".join(g.name for g in failed),
+        where=", ".join(option_flag(g.name) for g in failed),
         fix="Relax the limit, exclude the nodes that lose most, or use --keep to look at the result.",
     )
 

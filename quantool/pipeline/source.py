@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from quantool import graph
+from quantool.data import files_read
 from quantool.errors import ModelError, QuantoolError
 from quantool.graph.normalize import PASSES, normalize, wants_hardswish
 from quantool.graph.outputs import with_outputs
@@ -68,6 +69,13 @@ def model_info(loaded: graph.Loaded) -> ModelInfo:
     source = loaded.source
     path = None if source.path is None else str(source.path)
     return ModelInfo(path=path, sha256=source.sha256, opset=source.opset, size_bytes=source.size_bytes)
+
+
+def source_files(loaded: graph.Loaded, samples: Samples | None, *others: object) -> tuple[Path, ...]:
+    """Every file that a run reads: the model with its external data, the data beside it, and others."""
+    external = () if loaded.external is None else tuple(loaded.external.files.values())
+    beside = None if samples is None else samples.beside
+    return files_read(loaded.source.path, external, beside, *others)
 
 
 def given_loadable(loaded: graph.Loaded, *, threads: int = 0) -> Loadable:

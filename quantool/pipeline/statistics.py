@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from quantool.collect import CollectRequest, collect
 from quantool.graph.outputs import with_outputs
 from quantool.pipeline.feeds import Samples
@@ -13,10 +15,13 @@ from quantool.solve import statistic_kind
 from quantool.stats import Stats
 
 
-def gather(source: FloatModel, plan: Plan, samples: Samples | None, *, recipe: Recipe, progress: bool) -> Stats:
-    """Statistics of every tensor whose range the plan needs."""
-    assert samples is not None, "a static plan without ranges has samples"
-    wanted = {spec.statistic for spec in plan.activations.values()}
+def wanted_by(plan: Plan) -> frozenset[str]:
+    """The tensors whose statistics a plan needs."""
+    return frozenset(spec.statistic for spec in plan.activations.values())
+
+
+def gather(source: FloatModel, wanted: Set[str], samples: Samples, *, recipe: Recipe, progress: bool) -> Stats:
+    """Statistics of the wanted tensors, in one pass over the feeds that calibrate."""
     order = [name for name in source.facts.tensors if name in wanted]
     request = CollectRequest(
         kinds=dict.fromkeys(order, statistic_kind(recipe)),

@@ -62,11 +62,14 @@ def _group_range(
 
 
 def _calibrator(specs: list[ActivationSpec], facts: GraphFacts, recipe: Recipe) -> str:
-    """A rule's calibrator, else the recipe's, else extrema for what must not be clipped, else the default."""
+    """A rule's calibrator, else the recipe's, else extrema for what must not be clipped, else the default.
+
+    A recipe that names the default means the same as one that names none.
+    """
     for rule in reversed(recipe.rules):
         if rule.calibrator is not None and any(_applies(rule, spec, facts) for spec in specs):
             return str(rule.calibrator)
-    if recipe.calibrator is not None:
+    if recipe.calibrator not in (None, DEFAULT_CALIBRATOR):
         return str(recipe.calibrator)
     return "minmax" if any(spec.exact for spec in specs) else DEFAULT_CALIBRATOR
 

@@ -1,0 +1,35 @@
+"""What is refused before any work, because passing over it in silence would lie."""
+
+from __future__ import annotations
+
+from quantool.errors import OptionError
+from quantool.recipe import GraphIO, Recipe
+
+
+def refuse_unmeasured(recipe: Recipe) -> None:
+    """Refuse options whose promise no run can keep yet.
+
+    Raises:
+        OptionError: the option, and what it would need.
+    """
+    if recipe.max_drop is not None:
+        raise OptionError(
+            "not-measured",
+            f"--max-drop {recipe.max_drop:g} needs a task metric over labelled samples, and no run measures one yet",
+            where="--max-drop",
+            fix="Use --min-agreement or --min-sqnr, which compare with the float model without labels.",
+        )
+    if recipe.io is GraphIO.QUANTIZED:
+        raise OptionError(
+            "not-written",
+            "--io quantized needs integer graph inputs and outputs, and no form writes them yet",
+            where="--io",
+            fix="Leave it out: inputs and outputs keep their float types.",
+        )
+    if recipe.memory is not None:
+        raise OptionError(
+            "not-bounded",
+            f"--memory {recipe.memory} needs tensors tapped in groups, and no run bounds its memory so yet",
+            where="--memory",
+            fix="Leave it out, and give smaller feeds where memory is short.",
+        )
