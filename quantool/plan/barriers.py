@@ -1,8 +1,8 @@
 """Where ONNX Runtime (1.32) would fuse across a border of the plan, so that a copy must stand there.
 
 It fuses what stands between DequantizeLinear and QuantizeLinear, whoever put them there, and quantizes float weights
-in that place (PLACEMENT.md, trap 1); before that it moves both of them past data movers. And it makes a float Gemm of
-a MatMul and the Add behind it before it looks for integers.
+in that place (PLACEMENT.md, trap 1); before that it moves both of them past data movers. And some float fusions come
+before it looks for integers: a MatMul and the Add behind it become a float Gemm.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from quantool.ops import Role, activation_inputs, op_of
 from quantool.plan.context import Context
 from quantool.plan.regions import Unit
-from quantool.schema import ActivationSpec, NodeFact, Use
+from quantool.schema import ActivationSpec, Mode, NodeFact, Use
 
 #: their float weights are quantized at load
 _WEIGHTED: Final = frozenset({"Conv", "ConvTranspose", "Gemm"})
@@ -26,26 +26,37 @@ def find_barriers(
 ) -> tuple[Use, ...]:
     """The readings of a static plan's kept nodes that need a copy."""
     products = [u.node for u in units.values() if u.role is Role.ANCHOR and not u.integer_output]
-    return (*_before_fused(ctx, units, activations), *sums_behind(ctx, products, kept=lambda name: name not in units))
+    behind = across_products(ctx, products, lambda node: node.name not in units)
+    return (*_before_fused(ctx, units, activations), *behind)
 
 
-def sums_behind(ctx: Context, products: Iterable[NodeFact], *, kept: Callable[[str], bool]) -> tuple[Use, ...]:
-    """Readings by a kept Add that would take a MatMul of matrices into a float Gemm.
+def across_products(ctx: Context, products: Iterable[NodeFact], kept: Callable[[NodeFact], bool]) -> Iterator[Use]:
+    """Readings by a kept node that would take a product with quantized weights into a float one."""
+    for product in products:
+        uses = ctx.facts.readers(product.outputs[0])
+        if len(uses) == 1 and kept(reader := ctx.facts.by_name[uses[0].node]):
+            swallows = _swallows_matmul if product.op_type == "MatMul" else _swallows_gemm
+            if swallows(ctx, product, reader, uses[0].index):
+                yield uses[0]
 
-    A constant vector is no harm: it becomes the bias of an integer Gemm.
+
+def _swallows_matmul(ctx: Context, product: NodeFact, reader: NodeFact, index: int) -> bool:
+    """An Add makes a Gemm of a product of matrices; a vector is no harm, it is the bias of an integer Gemm.
+
+    A rectifier hides dequantized weights from MatMulNBits; behind an integer product it does nothing.
     """
-    found = []
-    for node in products:
-        readers = ctx.facts.readers(node.outputs[0])
-        if node.op_type != "MatMul" or len(readers) != 1 or ctx.rank(node.inputs[0]) not in (2, None):
-            continue
-        add = ctx.facts.by_name[readers[0].node]
-        if add.op_type != "Add" or not kept(add.name):
-            continue
-        other = add.inputs[1 - readers[0].index]
-        if not (ctx.is_constant(other) and ctx.rank(other) == 1):
-            found.append(readers[0])
-    return tuple(found)
+    if reader.op_type in ("Relu", "Clip"):
+        return ctx.settings.mode is Mode.WEIGHT_ONLY
+    if reader.op_type != "Add" or ctx.rank(product.inputs[0]) not in (2, None):
+        return False
+    other = reader.inputs[1 - index]
+    return not (ctx.is_constant(other) and ctx.rank(other) == 1)
+
+
+def _swallows_gemm(ctx: Context, product: NodeFact, reader: NodeFact, index: int) -> bool:
+    """A Gemm without a bias takes in a sum or a transposition."""
+    biased = len(product.inputs) > 2 and bool(product.inputs[2])
+    return product.op_type == "Gemm" and reader.op_type in ("Sum", "Transpose") and not biased
 
 
 def _before_fused(ctx: Context, units: Mapping[str, Unit], activations: Mapping[str, ActivationSpec]) -> Iterator[Use]:

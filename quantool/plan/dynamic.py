@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from quantool.ops import Role, op_of
 from quantool.plan.anchors import kept_reason, weight_refusal, weight_spec
-from quantool.plan.barriers import sums_behind
+from quantool.plan.barriers import across_products
 from quantool.plan.context import Context
 from quantool.plan.embeddings import embedding_decision, embedding_spec
 from quantool.plan.patterns import RECURRENT, named_patterns
@@ -71,8 +71,8 @@ def plan_rangeless(ctx: Context, *, mixed: bool) -> Plan:
 
 def _barriers(ctx: Context, decisions: Mapping[str, Decision]) -> tuple[Use, ...]:
     """The runtime reads a quantized weight in MatMul (as MatMulNBits), but not in the Gemm that it makes of it."""
-    products = [n for n in ctx.facts.nodes if decisions[n.name].kernel == WEIGHT_ONLY_KERNEL]
-    return sums_behind(ctx, products, kept=lambda name: True)
+    products = [n for n in ctx.facts.nodes if decisions[n.name].kernel == WEIGHT_ONLY_KERNEL and n.op_type == "MatMul"]
+    return tuple(across_products(ctx, products, lambda node: True))
 
 
 def _decide(ctx: Context, node: NodeFact, *, mixed: bool) -> Decision | None:

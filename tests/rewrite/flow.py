@@ -160,7 +160,7 @@ def flow(
         findings = examine(plan, facts, ranges)
         plan = make_plan(facts, recipe, target=targets.load(recipe.target), mode=start.mode, findings=findings)
         ranges = solve_ranges(plan, facts, stats, recipe)
-    parameters = solve(plan, facts, ranges, load=graph.constant_loader(model), recipe=recipe)
+    parameters = solve(plan, ranges, load=graph.constant_loader(model), recipe=recipe)
     edit.apply(model, rewrite(facts, plan, parameters, fresh=NameAllocator(model).fresh))
     data, _ = graph.serialize(model)
     written = onnx.load_from_string(data)

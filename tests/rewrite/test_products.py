@@ -204,6 +204,23 @@ def test_sum_behind_a_product_does_not_make_a_float_gemm_of_it(term, mode):
     assert result.db() > STATIC_DB
 
 
+@pytest.mark.parametrize("reader", ["Relu (a)", "Clip (a, low, high)"])
+def test_weights_before_a_rectifier_are_read_by_matmulnbits(reader):
+    text = f"(float[20,16] x) => (float[20,16] y) {{ [a] a = MatMul (x, w0) [r] y = {reader} }}"
+    constants = SQUARES | {"low": np.float32(0), "high": np.float32(2)}
+    result = flow(parse(text, constants), normal_feeds(64, x=(20, 16)), "weight-only")
+    assert (result.runs["MatMulNBits"], result.runs["DequantizeLinear"]) == (1, 0)
+    assert result.db() > WEIGHTS_DB
+
+
+@pytest.mark.parametrize("reader", ["Sum (a, x)", "Transpose <perm = [1, 0]> (a)"])
+def test_gemm_without_bias_stays_integer_before(reader):
+    text = f"(float[16,16] x) => (float[16,16] y) {{ [a] a = Gemm (x, w0) [r] y = {reader} }}"
+    result = flow(parse(text, SQUARES), normal_feeds(64, x=(16, 16)))
+    assert (result.runs["QGemm"], result.runs["Gemm"]) == (1, 0)
+    assert result.db() > STATIC_DB
+
+
 def test_dynamic_columns_of_unequal_size_are_scaled_apart():
     factor = (np.float32(10) ** np.linspace(-2, 2, 8)).astype(np.float32)
     text = "(float[N,16] x) => (float[N,8] y) { y = MatMul (x, w) }"
