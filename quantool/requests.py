@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from quantool.recipe import Recipe
-from quantool.report.model import ModelInfo, Report, plain
-from quantool.schema import Feed
+from quantool.report.model import ModelInfo, OutputInfo, Report, plain
+from quantool.schema import Feed, Note
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -130,6 +130,72 @@ class Inspection:
     quantizable_nodes: int
     quantizable_share: float
     data_beside: str | None
+
+    def to_dict(self) -> dict[str, object]:
+        """The fields as strict JSON holds them."""
+        return dict(plain(self))
+
+
+#: a number, or the .npy file that holds one for each channel, block or element
+TensorParameter: TypeAlias = "float | Path"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorRequest:
+    """Apply one formula to one array, or with `dequantize` go back.
+
+    bounds: the range lo, hi; None takes the array's own. scale, zero_point: given instead of computed. None for
+    block_size is no blocks, for round_mode, feature_level and opset what the formula does. output: None writes nothing.
+    """
+
+    input: Path
+    formula: str
+    dtype: str
+    output: Path | None = None
+    force: bool = False
+    bounds: tuple[TensorParameter, TensorParameter] | None = None
+    scale: TensorParameter | None = None
+    zero_point: TensorParameter | None = None
+    axis: int | None = None
+    block_size: int | None = None
+    round_mode: str | None = None
+    narrow_range: bool = False
+    ensure_minimum_range: float = 0.0
+    feature_level: str | None = None
+    opset: int | None = None
+    dequantize: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorResult:
+    """What a formula made of an array; one number, or one for each scale where there are several.
+
+    range: what the formula used, zero included; reach: the real values of the smallest and largest code.
+    residual_shift: what the formula's own offset exceeds the zero point by, in codes. sqnr_db: None where
+    `exact` or nothing is compared; clipped_share: values that saturation changed. stored_as: how the file holds
+    the codes. expanded_bytes: memory of scales and zero points, one an element, which DirectML reads.
+    """
+
+    formula: str
+    dtype: str
+    input_path: str
+    input_dtype: str
+    shape: tuple[int, ...]
+    output: OutputInfo | None
+    stored_as: str
+    scale: float | tuple[float, ...]
+    scale_factor: float | tuple[float, ...]
+    zero_point: int | tuple[int, ...]
+    residual_shift: float
+    range: tuple[float | tuple[float, ...], float | tuple[float, ...]]
+    reach: tuple[float | tuple[float, ...], float | tuple[float, ...]]
+    sqnr_db: float | None
+    exact: bool
+    clipped_share: float | None
+    opset: int | None
+    feature_level: str | None
+    expanded_bytes: int | None
+    warnings: tuple[Note, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
         """The fields as strict JSON holds them."""

@@ -9,14 +9,14 @@ from typing import Any, Final, cast
 import typer
 from typer.core import TyperCommand
 
-from quantool.cli import calibrate, compare, explain, inspect, quantize, targets
+from quantool.cli import calibrate, compare, explain, inspect, quantize, targets, tensor
 from quantool.cli.command import Command, Given
 from quantool.cli.options import RUN, signature
 from quantool.cli.outcome import failure, finish
 from quantool.errors import OptionError
 
 COMMANDS: Final[dict[str, Command]] = {
-    module.COMMAND.name: module.COMMAND for module in (quantize, explain, inspect, compare, calibrate, targets)
+    module.COMMAND.name: module.COMMAND for module in (quantize, explain, inspect, compare, calibrate, targets, tensor)
 }
 
 EXIT_CODES: Final = """\b
@@ -109,5 +109,5 @@ def _entry(command: Command, *, as_json: bool) -> Callable[..., int]:
         given = Given(command=command.name, values={**values, "json": as_json}, terminal=sys.stderr.isatty())
         return execute(command, given)
 
-    entry.__signature__ = signature(command.arguments, command.options)  # type: ignore[attr-defined]  # read by Typer
+    entry.__signature__ = signature(command.arguments, command.table)  # type: ignore[attr-defined]  # read by Typer
     return entry

@@ -7,7 +7,7 @@ together (recipe is not imported here, because help must not load NumPy).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -141,11 +141,10 @@ METHOD_OPTIONS: Final = tuple(name for name, option in OPTIONS.items() if option
 RECIPE_OPTIONS: Final = tuple(name for name in OPTIONS if name not in NOT_IN_RECIPE)
 
 
-def signature(arguments: Iterable[str], options: Iterable[str]) -> inspect.Signature:
+def signature(arguments: Iterable[str], options: Mapping[str, Option]) -> inspect.Signature:
     """The signature that Typer reads a command's arguments and options from."""
     parameters = [_parameter(name, str, typer.Argument(metavar=name.upper())) for name in arguments]
-    for name in options:
-        option = OPTIONS[name]
+    for name, option in options.items():
         shown = f" [default: {option.default}]" if option.default else ""
         info = typer.Option(
             None,

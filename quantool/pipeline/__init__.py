@@ -7,5 +7,6 @@ from quantool.pipeline.compare import compare
 from quantool.pipeline.explain import explain
 from quantool.pipeline.inspect import inspect
 from quantool.pipeline.quantize import quantize
+from quantool.pipeline.tensor import tensor
 
-__all__ = ["calibrate", "compare", "explain", "inspect", "quantize"]
+__all__ = ["calibrate", "compare", "explain", "inspect", "quantize", "tensor"]

@@ -29,8 +29,9 @@ from quantool.report.summary import (
     kept_groups,
     output_rows,
 )
+from quantool.report.tensor import tensor_facts
 from quantool.report.wording import counts, listing, plural, visible
-from quantool.requests import Inspection, TensorInfo
+from quantool.requests import Inspection, TensorInfo, TensorResult
 
 COLUMNS: Final = 80
 _NAMES_SHOWN: Final = 3
@@ -93,6 +94,12 @@ class Screen:
                 Fact("data beside it", visible(found.data_beside) if found.data_beside else "none"),
             )
         )
+
+    def tensor(self, found: TensorResult) -> None:
+        """What a formula made of an array."""
+        self._facts(tensor_facts(found))
+        for note in found.warnings:
+            self._say(f"warning: {visible(note.what)}", style="bold yellow")
 
     def rows(self, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """A table of texts."""

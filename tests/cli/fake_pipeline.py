@@ -9,7 +9,7 @@ from typing import Any
 from report.examples import report
 
 from quantool.report.model import ModelInfo, Report
-from quantool.requests import Inspection, TensorInfo
+from quantool.requests import Inspection, TensorInfo, TensorResult
 
 INSPECTION = Inspection(
     model=ModelInfo(path="m.onnx", sha256="0", opset=17, size_bytes=1234),
@@ -21,6 +21,28 @@ INSPECTION = Inspection(
     quantizable_nodes=1,
     quantizable_share=0.5,
     data_beside="m.calib.npz",
+)
+
+TENSOR = TensorResult(
+    formula="onnx",
+    dtype="int8",
+    input_path="w.npy",
+    input_dtype="float32",
+    shape=(2, 3),
+    output=None,
+    stored_as="int8",
+    scale=0.5,
+    scale_factor=2.0,
+    zero_point=1,
+    residual_shift=0.0,
+    range=(-1.0, 1.0),
+    reach=(-1.0, 1.0),
+    sqnr_db=40.0,
+    exact=False,
+    clipped_share=0.0,
+    opset=23,
+    feature_level=None,
+    expanded_bytes=None,
 )
 
 
@@ -55,3 +77,7 @@ class FakePipeline(ModuleType):
     def inspect(self, request: object) -> Inspection:
         self._answer(request, "inspect")
         return INSPECTION
+
+    def tensor(self, request: object) -> TensorResult:
+        self._answer(request, "tensor")
+        return TENSOR

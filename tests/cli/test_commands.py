@@ -26,6 +26,7 @@ CALLS = {
     "compare": ["compare", "m.onnx", "q.onnx"],
     "calibrate": ["calibrate", "m.onnx", "-o", "m.qcal"],
     "targets": ["targets"],
+    "tensor": ["tensor", "w.npy", "--formula", "onnx", "--type", "int8"],
 }
 
 
@@ -193,7 +194,7 @@ def test_a_failed_gate_shows_the_figures_and_writes_the_reports(
     pipeline.error = GateError("gate-failed", "too low", where="--min-sqnr", fix="-", report=gate_failed())
     assert call("quantize m.onnx --min-sqnr 40 --report r.xml") == 1
     captured = capsys.readouterr()
-    assert re.search(r"min-sqnr +40 +34.2 +fails", captured.out)
+    assert re.search(r"--min-sqnr +40 +34.2 +fails", captured.out)
     assert captured.err.startswith("error: too low\n")
     assert 'failures="1"' in (tmp_path / "r.xml").read_text()
 
