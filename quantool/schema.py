@@ -310,10 +310,14 @@ class WeightParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """Everything that solving found: by tensor for activations, by (node, input index) for weights."""
+    """Everything that solving found: by tensor for activations, by (node, input index) for weights.
+
+    corrections: node -> mean error of each output channel, float64[O], that its bias takes out.
+    """
 
     activations: Mapping[str, QuantParams]
     weights: Mapping[tuple[str, int], WeightParams]
+    corrections: Mapping[str, NDArray[np.float64]] = field(default_factory=lambda: MappingProxyType({}))
     notes: tuple[Note, ...] = ()
 
 

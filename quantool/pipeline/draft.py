@@ -18,6 +18,7 @@ from quantool.report.model import (
     Report,
     RuntimeInfo,
     TensorRow,
+    Trial,
     Verification,
 )
 from quantool.schema import Note
@@ -41,6 +42,7 @@ class Draft:
     gates: tuple[Gate, ...] = ()
     verdict: str | None = None
     warnings: list[Note] = field(default_factory=list)
+    trials: tuple[Trial, ...] = ()
 
     def report(self) -> Report:
         """The report of a run that succeeded so far."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quantool import graph, targets
 from quantool.errors import GateError, NothingQuantizedError, OptionError
-from quantool.graph.allocator import NameAllocator
 from quantool.graph.destination import refuse_overwrite
-from quantool.graph.edit import apply
 from quantool.graph.save import Pending, check, model_proto, write_temporary
+from quantool.pipeline.build import quantized_graph
+from quantool.pipeline.choose import choose
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.feeds import Samples, data_info, open_samples, ranges_info
 from quantool.pipeline.judge import Evaluation, evaluate, judge_gates, load_quantized
@@ -31,12 +32,11 @@ from quantool.pipeline.source import (
 from quantool.pipeline.statistics import gather, usable_stats, wanted_by
 from quantool.plan import examine, make_plan
 from quantool.plan.reasons import REASONS
-from quantool.recipe import OUTPUT_GATES, Recipe, option_flag
+from quantool.recipe import OUTPUT_GATES, Calibrator, Recipe, option_flag
 from quantool.report.model import LatencyInfo, OutputInfo, RuntimeInfo, Verification
 from quantool.requests import QuantizeRequest, QuantizeResult
-from quantool.rewrite import rewrite
 from quantool.runtime import Loadable
-from quantool.schema import Mode, NodeFact, Parameters, Plan, SetOpset
+from quantool.schema import Mode, NodeFact, Parameters, Plan, Range
 from quantool.solve import solve, solve_ranges
 from quantool.stats import Stats
 from quantool.targets import Target
@@ -65,6 +65,14 @@ class _Job:
     output: Path | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Written:
+    """The result as it will be published. nodes: all nodes of its graph."""
+
+    data: Loadable
+    nodes: Sequence[NodeFact]
+
+
 def quantize(request: QuantizeRequest) -> QuantizeResult:
     """Quantize a model, verify the result, and publish it where every gate holds.
 
@@ -78,10 +86,9 @@ def quantize(request: QuantizeRequest) -> QuantizeResult:
         source = _normalize(job, draft)
         plan, parameters = _decide(job, source, draft)
         _refuse_nothing(plan, source, draft)
-        edits = rewrite(source.facts, plan, parameters, fresh=NameAllocator(source.model).fresh)
-        apply(source.model, [*edits, SetOpset("", plan.opset)])
-        with _written(job, source) as (data, pending):
-            _verify(job, source, plan, data, draft=draft)
+        result = quantized_graph(source, plan, parameters)
+        with _written(job, result) as (data, pending):
+            _verify(job, source, plan, _Written(data=data, nodes=graph.facts(result).nodes), draft=draft)
             return _publish(job, data, pending, draft=draft)
 
 
@@ -149,24 +156,36 @@ def _normalize(job: _Job, draft: Draft) -> FloatModel:
 
 
 def _decide(job: _Job, source: FloatModel, draft: Draft) -> tuple[Plan, Parameters]:
-    """Plan, and for a static model calibrate and plan again with what the ranges taught."""
+    """Plan, and for a static model calibrate, choose and plan again with what the ranges taught."""
     recipe, facts = job.recipe, source.facts
     plan = make_plan(facts, recipe, target=job.target, mode=job.mode)
-    ranges = {}
     if plan.activations:
         stats = _stats(job, source, plan, draft)
-        ranges = solve_ranges(plan, facts, stats.tensors, recipe)
-        plan = make_plan(facts, recipe, target=job.target, mode=job.mode, findings=examine(plan, facts, ranges))
-        ranges = solve_ranges(plan, facts, stats.tensors, recipe)
-    elif job.samples is not None:
-        job.samples.drain()
-        draft.data = data_info(job.samples)
-    parameters = solve(plan, facts, ranges, load=source.constant, recipe=recipe)
+        kept = () if job.samples is None else job.samples.kept
+        chosen, draft.trials = choose(source, partial(_planned, job, source, plan, stats), kept, recipe=recipe)
+        plan, parameters = chosen.plan, chosen.parameters
+        draft.recipe = replace(job.resolved, calibrator=Calibrator(chosen.calibrator)).to_dict()
+    else:
+        if job.samples is not None:
+            job.samples.drain()
+            draft.data = data_info(job.samples)
+        parameters = solve(plan, {}, load=source.constant, recipe=recipe)
     draft.warnings.extend((*plan.notes, *parameters.notes))
     draft.nodes = node_rows(facts, plan, None)
     draft.tensors = tensor_rows(parameters)
     draft.coverage = coverage(facts, plan, graph.macs(facts))
     return plan, parameters
+
+
+def _planned(
+    job: _Job, source: FloatModel, plan: Plan, stats: Stats, calibrator: str
+) -> tuple[Plan, Mapping[str, Range]]:
+    """The plan that the ranges of a calibrator lead to, and those ranges."""
+    facts, recipe = source.facts, job.recipe
+    ranges = solve_ranges(plan, facts, stats.tensors, recipe, default=calibrator)
+    findings = examine(plan, facts, ranges)
+    again = make_plan(facts, recipe, target=job.target, mode=job.mode, findings=findings)
+    return again, solve_ranges(again, facts, stats.tensors, recipe, default=calibrator)
 
 
 def _stats(job: _Job, source: FloatModel, plan: Plan, draft: Draft) -> Stats:
@@ -197,7 +216,7 @@ def _refuse_nothing(plan: Plan, source: FloatModel, draft: Draft) -> None:
 
 
 @contextmanager
-def _written(job: _Job, source: FloatModel) -> Iterator[tuple[Loadable, Pending | None]]:
+def _written(job: _Job, result: graph.Model) -> Iterator[tuple[Loadable, Pending | None]]:
     """The result as something to load: a file without a name beside the output, or bytes in memory."""
     provenance = {
         "quantool.version": __version__,
@@ -206,25 +225,25 @@ def _written(job: _Job, source: FloatModel) -> Iterator[tuple[Loadable, Pending 
     }
     label, threads = "the quantized model", job.recipe.threads or 0
     if job.output is None:
-        proto = model_proto(source.model, provenance=provenance)
+        proto = model_proto(result, provenance=provenance)
         yield Loadable(model=proto.SerializeToString(deterministic=True), threads=threads, label=label), None
         return
-    with write_temporary(source.model, job.output, force=job.request.force, provenance=provenance) as pending:
+    with write_temporary(result, job.output, force=job.request.force, provenance=provenance) as pending:
         yield (
             Loadable(model=pending.read(), external=pending.external, threads=threads, label=label),
             pending,
         )
 
 
-def _verify(job: _Job, source: FloatModel, plan: Plan, data: Loadable, *, draft: Draft) -> None:
+def _verify(job: _Job, source: FloatModel, plan: Plan, written: _Written, *, draft: Draft) -> None:
     """Checker, load, optimized graph, outputs, time; writes what it finds into the draft."""
+    data = written.data
     assert isinstance(data.model, bytes)
     size = len(data.model) + sum(len(part) for part in data.external.values())
     evaluation = Evaluation()
     if job.recipe.verify:
         check(data.model, job.loaded.checker_error, has_external=bool(data.external))
-        written: Sequence[NodeFact] = graph.facts(source.model).nodes
-        loaded = load_quantized(data, plan, source.facts, written=written, strict=_strict(job))
+        loaded = load_quantized(data, plan, source.facts, written=written.nodes, strict=_strict(job))
         draft.warnings.extend(loaded.notes)
         if loaded.runs_as is not None:
             draft.runtime = RuntimeInfo(fused=loaded.runs_as.fused, left=loaded.runs_as.left)

@@ -133,6 +133,15 @@ class Gate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One way that was tried on the kept samples. score_db: mean SQNR over samples and outputs."""
+
+    name: str
+    score_db: float
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """An error as data: the four texts of a QuantoolError."""
 
@@ -163,6 +172,7 @@ class Report:
     verdict: str | None = None
     warnings: tuple[Note, ...] = ()
     errors: tuple[Failure, ...] = field(default=())
+    trials: tuple[Trial, ...] = ()
 
     @classmethod
     def failed(cls, command: str, error: QuantoolError, *, model: str | None = None) -> Report:

@@ -144,7 +144,7 @@ class Builder:
         spec, bias, scale = weight.spec, weight.bias, weight.bias_scale
         assert bias is not None
         assert scale is not None
-        key = f"{spec.bias}|{scale.tobytes().hex()}"
+        key = f"{spec.bias}|{scale.tobytes().hex()}|{bias.tobytes().hex()}"
         codes = self.constants.array(f"{key}|codes", f"{spec.bias}_quantized", bias)
         return codes, self.constants.array(f"{key}|scale", f"{spec.bias}_scale", scale)
 

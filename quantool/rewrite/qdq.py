@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quantool.rewrite.builder import Builder, write_embedding
+from quantool.rewrite.corrections import write_corrections
 from quantool.schema import ActivationSpec, Edit, NodeFact, RenameOutput, Use
 
 
@@ -21,6 +22,7 @@ def rewrite_qdq(build: Builder) -> list[Edit]:
             build.read(node, weight.spec.index, build.dequantized_weight(weight))
             if weight.bias is not None and weight.spec.bias is not None:
                 build.read(node, node.inputs.index(weight.spec.bias, 1), build.dequantized_bias(weight))
+    write_corrections(build)
     return build.all_edits()
 
 
@@ -37,6 +39,8 @@ def _quantize(build: Builder, spec: ActivationSpec) -> str:
     if spec.copied:
         source = build.copy(source)
     codes = build.node("QuantizeLinear", (source, scale, zero_point), build.named(spec.name, "quantized"))
+    if not (build.facts.readers(spec.name) or build.facts.tensors[spec.name].is_output):
+        return codes  # what else the producer writes is read, and it runs as integers only if all of it is quantized
     if view == spec.name and build.facts.readers(spec.name):
         # the runtime fuses no reader of a DequantizeLinear that the graph returns: readers get their own
         build.node("DequantizeLinear", (codes, scale, zero_point), view)

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from quantool.rewrite.builder import Builder, write_embedding
+from quantool.rewrite.corrections import write_corrections
 from quantool.schema import (
     ActivationSpec,
     AddNode,
@@ -43,6 +44,7 @@ def rewrite_qoperator(build: Builder) -> list[Edit]:
     for use in build.plan.barriers:
         node = build.facts.by_name[use.node]
         build.read(node, use.index, build.copy(node.inputs[use.index]))
+    write_corrections(build)
     return build.all_edits()
 
 

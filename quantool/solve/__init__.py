@@ -3,26 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quantool.formulas import compute
 from quantool.recipe import Recipe
-from quantool.schema import ActivationSpec, FloatArray, GraphFacts, Grid, Note, Parameters, Plan, QuantParams, Range
-from quantool.solve.ranges import solve_ranges, statistic_kind
+from quantool.schema import ActivationSpec, FloatArray, Grid, Note, Parameters, Plan, QuantParams, Range
+from quantool.solve.ranges import DEFAULT_CALIBRATOR, solve_ranges, statistic_kind
 from quantool.solve.weights import Load, solve_weight
 
-__all__ = ["solve", "solve_ranges", "statistic_kind"]
+__all__ = ["DEFAULT_CALIBRATOR", "solve", "solve_ranges", "statistic_kind"]
+
+Corrections: TypeAlias = Mapping[str, NDArray[np.float64]]
+NO_CORRECTIONS: Final[Corrections] = MappingProxyType({})
 
 
-def solve(plan: Plan, facts: GraphFacts, ranges: Mapping[str, Range], *, load: Load, recipe: Recipe) -> Parameters:
-    """Scales, zero points, and how to make the codes of every weight. load: a constant's value by name.
+def solve(
+    plan: Plan,
+    ranges: Mapping[str, Range],
+    *,
+    load: Load,
+    recipe: Recipe,
+    corrections: Corrections = NO_CORRECTIONS,
+) -> Parameters:
+    """Scales, zero points, and how to make the codes of every weight.
+
+    load: a constant's value by name. corrections: node -> mean error of its output channels, taken out of its bias.
 
     Raises ModelError where a weight holds NaN or infinity.
     """
     activations = {name: activation_params(spec, ranges[name], recipe) for name, spec in plan.activations.items()}
-    weights = {(spec.node, spec.index): solve_weight(spec, load, activations=activations) for spec in plan.weights}
-    return Parameters(activations=activations, weights=weights, notes=tuple(_outlier_notes(plan, ranges)))
+    weights = {
+        (spec.node, spec.index): solve_weight(
+            spec, load, activations=activations, correction=corrections.get(spec.node)
+        )
+        for spec in plan.weights
+    }
+    return Parameters(
+        activations=activations, weights=weights, corrections=corrections, notes=tuple(_outlier_notes(plan, ranges))
+    )
 
 
 def activation_params(spec: ActivationSpec, chosen: Range, recipe: Recipe) -> QuantParams:

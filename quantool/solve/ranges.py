@@ -21,32 +21,48 @@ def statistic_kind(recipe: Recipe) -> str:
     return "moving-average" if "moving-average" in names else "histogram"
 
 
-def solve_ranges(plan: Plan, facts: GraphFacts, stats: Mapping[str, Statistic], recipe: Recipe) -> dict[str, Range]:
+def solve_ranges(
+    plan: Plan,
+    facts: GraphFacts,
+    stats: Mapping[str, Statistic],
+    recipe: Recipe,
+    *,
+    default: str = DEFAULT_CALIBRATOR,
+) -> dict[str, Range]:
     """The range of every planned activation, equal within a group.
 
-    Raises DataError where a tensor was never calibrated.
+    default: the calibrator where neither a rule nor the recipe names one. Raises DataError where a tensor was
+    never calibrated.
     """
     members: dict[str, list[ActivationSpec]] = {}
     for spec in plan.activations.values():
         members.setdefault(spec.group, []).append(spec)
     ranges: dict[str, Range] = {}
     for specs in members.values():
-        chosen = _group_range(specs, facts, stats, recipe)
+        chosen = _pinned(specs, facts, stats, recipe) or _estimated(specs, facts, stats, recipe, default=default)
         ranges.update({spec.name: chosen for spec in specs})
     return ranges
 
 
-def _group_range(
+def _pinned(
     specs: list[ActivationSpec], facts: GraphFacts, stats: Mapping[str, Statistic], recipe: Recipe
-) -> Range:
+) -> Range | None:
+    """The range that a rule pins, or that a Sigmoid has by nature; None where statistics decide."""
     fixed = {spec.fixed for spec in specs}
     pinned = _ruled_range(specs, facts, recipe) or (fixed.pop() if len(fixed) == 1 else None)
+    if pinned is None:
+        return None
+    seen = [stats[spec.statistic].extrema for spec in specs if spec.statistic in stats]
+    observed = reduce(lambda a, b: a.merge(b), seen) if seen else None
+    lo, hi = (observed.minimum, observed.maximum) if observed is not None and observed.count else pinned
+    return _bounded(Range(lo=pinned[0], hi=pinned[1], observed_min=lo, observed_max=hi), specs)
+
+
+def _estimated(
+    specs: list[ActivationSpec], facts: GraphFacts, stats: Mapping[str, Statistic], recipe: Recipe, *, default: str
+) -> Range:
+    """The range that the calibrator reads off the group's merged statistics."""
     sources = dict.fromkeys(spec.statistic for spec in specs)
-    if pinned is not None:
-        seen = [stats[name].extrema for name in sources if name in stats]
-        observed = reduce(lambda a, b: a.merge(b), seen) if seen else None
-        lo, hi = (observed.minimum, observed.maximum) if observed is not None and observed.count else pinned
-        return _bounded(Range(lo=pinned[0], hi=pinned[1], observed_min=lo, observed_max=hi), specs)
     missing = [name for name in sources if name not in stats]
     if missing:
         raise DataError(
@@ -57,12 +73,12 @@ def _group_range(
         )
     grid = Grid.of(specs[0].dtype, symmetric="symmetric" in (recipe.formula or ""))
     state = reduce(lambda a, b: a.merge(b), (stats[name] for name in sources))  # type: ignore[arg-type]  # one kind a collection
-    chosen = CALIBRATORS[_calibrator(specs, facts, recipe)].estimate(state, grid)
+    chosen = CALIBRATORS[_calibrator(specs, facts, recipe) or default].estimate(state, grid)
     return _bounded(chosen, specs)
 
 
-def _calibrator(specs: list[ActivationSpec], facts: GraphFacts, recipe: Recipe) -> str:
-    """A rule's calibrator, else the recipe's, else extrema for what must not be clipped, else the default.
+def _calibrator(specs: list[ActivationSpec], facts: GraphFacts, recipe: Recipe) -> str | None:
+    """A rule's calibrator, else the recipe's, else extrema for what must not be clipped, else None.
 
     A recipe that names the default means the same as one that names none.
     """
@@ -71,7 +87,7 @@ def _calibrator(specs: list[ActivationSpec], facts: GraphFacts, recipe: Recipe) 
             return str(rule.calibrator)
     if recipe.calibrator not in (None, DEFAULT_CALIBRATOR):
         return str(recipe.calibrator)
-    return "minmax" if any(spec.exact for spec in specs) else DEFAULT_CALIBRATOR
+    return "minmax" if any(spec.exact for spec in specs) else None
 
 
 def _ruled_range(specs: list[ActivationSpec], facts: GraphFacts, recipe: Recipe) -> tuple[float, float] | None:

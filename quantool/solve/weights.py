@@ -31,7 +31,13 @@ Load = Callable[[str], AnyArray]
 BoolArray = NDArray[np.bool_]
 
 
-def solve_weight(spec: WeightSpec, load: Load, *, activations: Mapping[str, QuantParams]) -> WeightParams:
+def solve_weight(
+    spec: WeightSpec,
+    load: Load,
+    *,
+    activations: Mapping[str, QuantParams],
+    correction: NDArray[np.float64] | None = None,
+) -> WeightParams:
     """Scale, zero point and (lazily) codes of one weight, and its reader's int32 bias.
 
     s = max|w| / qmax where symmetric, the asymmetric formula of ONNX elsewhere. A channel whose bias would
@@ -45,6 +51,8 @@ def solve_weight(spec: WeightSpec, load: Load, *, activations: Mapping[str, Quan
         input_scale = activations[spec.activation].scale.reshape(())
         if spec.bias is not None:
             bias_values = _finite(load(spec.bias), spec.bias).astype(np.float64)
+            if correction is not None:
+                bias_values = bias_values - correction
             scale = _raised(scale, bias_values, float(input_scale), empty=_is_empty(weight, spec))
             bias, bias_scale = solve_bias(bias_values, np.multiply(input_scale, scale, dtype=np.float32))
     params = QuantParams(

@@ -62,7 +62,7 @@ def ours(path: Path) -> float:
     stats = {spec.statistic: state for spec in plan.activations.values()}
     ranges = solve_ranges(plan, facts, stats, recipe)
     plan = make_plan(facts, recipe, target=target, mode=Mode.STATIC, findings=examine(plan, facts, ranges))
-    parameters = solve(plan, facts, ranges, load=graph.constant_loader(model), recipe=recipe)
+    parameters = solve(plan, ranges, load=graph.constant_loader(model), recipe=recipe)
     edits = rewrite(facts, plan, parameters, fresh=NameAllocator(model).fresh)
     apply(model, [*edits, SetOpset("", plan.opset)])
     graph.serialize(model)

@@ -1,0 +1,1 @@
+"""Accuracy algorithms: pure functions of statistics and weights, each with its paper and equation."""

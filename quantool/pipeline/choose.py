@@ -1,0 +1,157 @@
+"""Choosing by measurement: which ranges, and whether bias correction helps, on the feeds that were kept.
+
+A trial is a quantized model run beside the float one. Its score is the mean SQNR over samples and outputs; an output
+behind a Softmax or Sigmoid is scored in front of it, where saturation hides nothing. At most three trials.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import numpy as np
+
+from quantool import graph
+from quantool.graph.outputs import with_outputs
+from quantool.ops import Role, op_of
+from quantool.pipeline.build import loadable, quantized_graph
+from quantool.pipeline.correct import corrections
+from quantool.pipeline.source import FloatModel
+from quantool.recipe import Effort, Recipe
+from quantool.report.model import Trial
+from quantool.runtime import tap
+from quantool.schema import AnyArray, Feed, GraphFacts, Parameters, Plan, Range
+from quantool.solve import DEFAULT_CALIBRATOR, solve
+
+#: a choice must gain this much, so that noise of the samples decides nothing
+LEAST_GAIN_DB = 0.1
+#: ratios beyond these say only "ruined" and "equal"
+SCORE_LIMITS_DB = (-20.0, 100.0)
+#: models larger than this are not tried out: every trial quantizes all weights again
+LARGEST_TRIAL_BYTES = 1_000_000_000
+_SATURATING = frozenset({"Softmax", "LogSoftmax", "Sigmoid"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One way to quantize the model. label: as a report names it; calibrator: what its ranges come from."""
+
+    label: str
+    calibrator: str
+    plan: Plan
+    ranges: Mapping[str, Range]
+    parameters: Parameters
+
+
+#: calibrator -> plan and ranges
+Planner = Callable[[str], tuple[Plan, Mapping[str, Range]]]
+
+
+def choose(
+    source: FloatModel, planner: Planner, feeds: Sequence[Feed], *, recipe: Recipe
+) -> tuple[Candidate, tuple[Trial, ...]]:
+    """The best candidate by score, and what was tried; without feeds or effort, the first one and nothing."""
+    first = _candidate(source, planner, str(recipe.calibrator or DEFAULT_CALIBRATOR), recipe)
+    too_large = source.loaded.source.size_bytes > LARGEST_TRIAL_BYTES
+    if not feeds or recipe.effort is Effort.FAST or too_large or not first.plan.activations:
+        return first, ()
+    judge = _Judge(source, feeds, threads=recipe.threads or 0)
+    scores = {first.label: judge.score(first)}
+    best = first
+    for proposal in _proposals(source, planner, feeds, recipe=recipe):
+        candidate = proposal(best)
+        scores[candidate.label] = judge.score(candidate)
+        if scores[candidate.label] >= scores[best.label] + LEAST_GAIN_DB:
+            best = candidate
+    return best, tuple(Trial(name=n, score_db=v, chosen=n == best.label) for n, v in scores.items())
+
+
+def _candidate(source: FloatModel, planner: Planner, calibrator: str, recipe: Recipe) -> Candidate:
+    plan, ranges = planner(calibrator)
+    parameters = solve(plan, ranges, load=source.constant, recipe=recipe)
+    return Candidate(
+        label=f"{calibrator} ranges", calibrator=calibrator, plan=plan, ranges=ranges, parameters=parameters
+    )
+
+
+def _proposals(
+    source: FloatModel, planner: Planner, feeds: Sequence[Feed], *, recipe: Recipe
+) -> Iterator[Callable[[Candidate], Candidate]]:
+    """What may be better than the best so far, one after the other."""
+    if recipe.calibrator is None:
+        yield lambda _: _candidate(source, planner, "minmax", recipe)
+    yield lambda best: _corrected(source, best, feeds, recipe)
+
+
+def _corrected(source: FloatModel, best: Candidate, feeds: Sequence[Feed], recipe: Recipe) -> Candidate:
+    """The same with bias correction."""
+    shifts = corrections(source, best.plan, best.parameters, feeds)
+    parameters = solve(best.plan, best.ranges, load=source.constant, recipe=recipe, corrections=shifts)
+    return replace(best, label=f"{best.label} and bias correction", parameters=parameters)
+
+
+class _Judge:
+    """Scores candidates against the float model's tensors, which are computed once."""
+
+    def __init__(self, source: FloatModel, feeds: Sequence[Feed], *, threads: int) -> None:
+        self._source = source
+        self._feeds = feeds
+        self._threads = threads
+        self._points = scored_tensors(source.facts)
+        stream = tap(source.normalized, feeds, groups=[list(self._points)], with_outputs=with_outputs)
+        self._reference = [arrays for _, arrays in stream]
+
+    def score(self, candidate: Candidate) -> float:
+        """Mean SQNR in dB over samples and scored tensors."""
+        model = quantized_graph(self._source, candidate.plan, candidate.parameters)
+        names = {tensor: _counterpart(model, tensor, reader) for tensor, reader in self._points.items()}
+        source = loadable(model, threads=self._threads)
+        stream = tap(source, self._feeds, groups=[list(dict.fromkeys(names.values()))], with_outputs=with_outputs)
+        ratios = [
+            _sqnr(reference[tensor], arrays[name])
+            for reference, (_, arrays) in zip(self._reference, stream, strict=True)
+            for tensor, name in names.items()
+        ]
+        return float(np.mean(ratios)) if ratios else 0.0
+
+
+def scored_tensors(facts: GraphFacts) -> Mapping[str, str]:
+    """Float tensors that tell how good a result is -> the node that reads each, "" for a graph output itself."""
+    points: dict[str, str] = {}
+    for output in facts.outputs:
+        if not facts.tensors[output].is_float:
+            continue
+        tensor = output
+        node = facts.producer(tensor)
+        while node is not None and op_of(node).role is Role.MOVER and not node.scope:
+            tensor = node.inputs[0]
+            node = facts.producer(tensor)
+        if node is not None and node.op_type in _SATURATING and not node.scope:
+            points[node.inputs[0]] = node.name
+        else:
+            points[output] = ""
+    return points
+
+
+def _counterpart(model: graph.Model, tensor: str, reader: str) -> str:
+    """The tensor that the reader reads in the quantized graph; its own name where it is a graph output."""
+    if not reader:
+        return tensor
+    node = next((n for n in islice(model.ir.graph, None) if n.name == reader), None)
+    value = None if node is None else node.inputs[0]
+    return tensor if value is None or value.name is None else value.name
+
+
+def _sqnr(reference: AnyArray, test: AnyArray) -> float:
+    low, high = SCORE_LIMITS_DB
+    exact = reference.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        noise = float(np.square(exact - test.astype(np.float64)).sum())
+        signal = float(np.square(exact).sum())
+    if not math.isfinite(noise + signal):
+        return low
+    if noise == 0.0:
+        return high
+    return min(high, max(low, 10 * math.log10(signal / noise))) if signal else low

@@ -1,0 +1,67 @@
+"""Bias correction on the kept feeds: the mean error of every quantized layer, from one run of the float model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from quantool.algorithms.bias_correction import Float64, channel_means, mean_error
+from quantool.graph.outputs import with_outputs
+from quantool.kernels import dequantize_linear
+from quantool.pipeline.source import FloatModel
+from quantool.runtime import tap
+from quantool.schema import AnyArray, Feed, NodeFact, Parameters, Plan, WeightParams
+
+_LAYERS = frozenset({"Conv", "MatMul", "Gemm"})
+
+
+def corrections(source: FloatModel, plan: Plan, parameters: Parameters, feeds: Sequence[Feed]) -> Mapping[str, Float64]:
+    """Node -> mean error of each of its output channels, float64[O]. One sample's inputs are in memory at a time."""
+    layers = {
+        spec.node: spec.activation
+        for spec in plan.weights
+        if spec.activation is not None and source.facts.by_name[spec.node].op_type in _LAYERS and not spec.block_size
+    }
+    means = _means(source, layers, parameters, feeds)
+    found = {}
+    for name, tensor in layers.items():
+        node, weight = source.facts.by_name[name], parameters.weights[name, 1]
+        if len(weight.shape) < 2 or (node.op_type == "MatMul" and len(weight.shape) != 2):
+            continue
+        mean, mean_quantized = means[tensor, _channel_axis(node)]
+        exact, coarse = _oriented(source, node, weight)
+        found[name] = mean_error(exact, coarse, mean, mean_quantized, outputs=exact.shape[0])
+    return found
+
+
+def _channel_axis(node: NodeFact) -> int:
+    return 1 if node.op_type == "Conv" else -1
+
+
+def _means(
+    source: FloatModel, layers: Mapping[str, str], parameters: Parameters, feeds: Sequence[Feed]
+) -> Mapping[tuple[str, int], tuple[Float64, Float64]]:
+    """Mean of each channel of each layer's input over the feeds, before and after quantization."""
+    wanted = {(tensor, _channel_axis(source.facts.by_name[name])) for name, tensor in layers.items()}
+    sums: dict[tuple[str, int], tuple[Float64, Float64]] = {}
+    names = sorted({tensor for tensor, _ in wanted})
+    for _, arrays in tap(source.normalized, feeds, groups=[names], with_outputs=with_outputs):
+        for tensor, axis in sorted(wanted):
+            if arrays[tensor].size == 0:
+                continue
+            before, after = channel_means(arrays[tensor], parameters.activations[tensor], axis=axis)
+            held = sums.get((tensor, axis))
+            sums[tensor, axis] = (before, after) if held is None else (held[0] + before, held[1] + after)
+    return {key: (before / len(feeds), after / len(feeds)) for key, (before, after) in sums.items()}
+
+
+def _oriented(source: FloatModel, node: NodeFact, weight: WeightParams) -> tuple[AnyArray, AnyArray]:
+    """The weight and what its integers stand for, output channels first."""
+    exact = source.constant(weight.spec.tensor)
+    axis = 0 if weight.params.axis is None else weight.params.axis
+    zero_point = weight.params.zero_point.astype(np.dtype(weight.params.dtype))
+    coarse = dequantize_linear(weight.codes(), weight.params.scale, zero_point, axis=axis)
+    if node.op_type == "Conv" or (node.op_type == "Gemm" and node.attributes.get("transB", 0)):
+        return exact, coarse
+    return exact.T, coarse.T
