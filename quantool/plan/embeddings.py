@@ -8,7 +8,7 @@ from quantool.schema import Decision, NodeFact, WeightSpec
 
 KERNEL = "GatherRows"
 #: below this the three extra nodes cost more than the table saves
-_SMALLEST_TABLE = 4096
+_SMALLEST_TABLE = 1024
 
 
 def is_embedding(ctx: Context, node: NodeFact) -> bool:
