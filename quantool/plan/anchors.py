@@ -71,7 +71,8 @@ def weight_spec(ctx: Context, node: NodeFact, activation: str | None) -> WeightS
     """How the weight of an accepted anchor becomes integers; activation: the input whose scale its bias uses.
 
     ConvInteger takes one zero point for all channels, so unsigned weights of convolutions have theirs in the middle.
-    The bias of a weight in blocks stays float: it has no one scale a channel.
+    The bias of a weight in blocks stays float, since it has no one scale a channel, and so does that beside types
+    that no integer kernel multiplies.
     """
     settings = ctx.settings
     tensor = node.inputs[1]
@@ -91,8 +92,8 @@ def weight_spec(ctx: Context, node: NodeFact, activation: str | None) -> WeightS
         axis=axis,
         block_size=block,
         bits=settings.weight_bits,
-        symmetric=settings.weights.startswith("int") or one_zero_point,
-        bias=bias if bias and activation is not None and not block else None,
+        symmetric=not settings.weights.startswith("uint") or one_zero_point,
+        bias=bias if bias and activation is not None and not block and settings.multiplies_integers else None,
         activation=activation,
     )
 
@@ -109,7 +110,7 @@ def kept_reason(ctx: Context, node: NodeFact, patterns: dict[str, str]) -> Reaso
         return reason(patterns[node.name])
     dtypes = {ctx.facts.tensors[t].dtype for t in (*node.inputs, *node.outputs) if t in ctx.facts.tensors}
     if not any(d.startswith(("float", "bfloat")) for d in dtypes):
-        return reason("unknown-type" if dtypes == {""} else "not-float")
+        return reason("unknown-type" if "" in dtypes else "not-float")
     if ctx.role(node) in (Role.FOLLOWER, Role.MOVER, Role.RECTIFIER, Role.ISLAND):
         return reason("not-between-integers")
     if op_of(node).role is not None:

@@ -73,19 +73,11 @@ REASONS: Final = MappingProxyType(
             "Its inputs differ in range so much that one scale would destroy the small ones.",
             "Rescale the inputs in the model, or ask for it with --include.",
         ),
-        "too-lossy": (
-            "Measured on the samples, quantizing it costs more accuracy than it saves time.",
-            "Ask for it with --include, or give it a wider type.",
-        ),
         "mode": ("This mode does not quantize the operator.", "Use --mode static with calibration data."),
         "folded": ("Computed before run time: it became a constant.", "Nothing to do."),
         "shares-parameters": (
             "The runtime moves its values in float; they keep the scale of its input, so that nothing is lost.",
             "Nothing to do; a Pad with zeros is folded into the convolution that follows.",
-        ),
-        "never-calibrated": (
-            "Its tensors never occurred in the calibration data.",
-            "Add calibration samples that reach it.",
         ),
     }
 )
