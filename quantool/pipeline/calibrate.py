@@ -70,7 +70,10 @@ def calibrate(request: CalibrateRequest) -> CalibrateResult:
 
 
 def _wanted(facts: GraphFacts, plan: Plan, recipe: Recipe, target: Target) -> frozenset[str]:
-    """The tensors that any later run on these statistics may ask for, whatever format and formula it chooses."""
+    """The tensors that a later run on these statistics may ask for, whatever format and formula it chooses.
+
+    A tensor that shares another's statistic here may need its own there, where the node between is excluded.
+    """
     plans = [plan]
     for form, formula in product(Format, (Formula.ONNX, Formula.ONNX_SYMMETRIC)):
         try:
@@ -78,7 +81,7 @@ def _wanted(facts: GraphFacts, plan: Plan, recipe: Recipe, target: Target) -> fr
             plans.append(make_plan(facts, other, target=target, mode=Mode.STATIC))
         except OptionError:  # 16-bit types have no QOperator form, so that no run will ask for it
             continue
-    return frozenset().union(*(wanted_by(each) for each in plans))
+    return frozenset().union(*(wanted_by(each) | each.activations.keys() for each in plans))
 
 
 def _save(stats: Stats, request: CalibrateRequest, draft: Draft) -> None:

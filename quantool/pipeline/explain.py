@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from quantool import graph, targets
 from quantool.pipeline.draft import Draft
+from quantool.pipeline.resolved import settings_of
 from quantool.pipeline.rows import coverage, node_rows
 from quantool.pipeline.source import model_info, normalized_model, read_float
-from quantool.plan import make_plan, resolve
+from quantool.plan import make_plan
 from quantool.report.model import Report
 from quantool.requests import ExplainRequest
 from quantool.schema import Mode, Plan
@@ -24,7 +25,7 @@ def explain(request: ExplainRequest) -> Report:
         mode = Mode.STATIC if recipe.mode is Mode.AUTO else recipe.mode
         loaded = read_float(request.model)
         draft.model = model_info(loaded)
-        opset = resolve(recipe, target, mode).opset
+        opset = settings_of(recipe, target, mode).opset
         source = normalized_model(loaded, None, opset=opset, recipe=recipe)
         plan = make_plan(source.facts, recipe, target=target, mode=mode)
         draft.warnings.extend((*source.notes, *plan.notes))

@@ -4,16 +4,38 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from quantool.errors import OptionError
+from quantool.formulas import compute
 from quantool.plan import Settings, resolve
 from quantool.recipe import Calibrator, Formula, Recipe
-from quantool.schema import Mode
-from quantool.solve.ranges import DEFAULT_CALIBRATOR
+from quantool.schema import Grid, Mode
+from quantool.solve import default_calibrator
 from quantool.targets import Target
 
 
 def settings_of(recipe: Recipe, target: Target, mode: Mode) -> Settings:
-    """What mode and target decide; AUTO stands for the mixed plan without data, which is dynamic first."""
-    return resolve(recipe, target, Mode.DYNAMIC if mode is Mode.AUTO else mode)
+    """What mode and target decide; AUTO stands for the mixed plan without data, which is dynamic first.
+
+    Raises:
+        OptionError: types that no form holds, or a formula that has no code for zero among them.
+    """
+    settings = resolve(recipe, target, Mode.DYNAMIC if mode is Mode.AUTO else mode)
+    if mode is Mode.STATIC:
+        _refuse_grid_without_zero(recipe, settings)
+    return settings
+
+
+def _refuse_grid_without_zero(recipe: Recipe, settings: Settings) -> None:
+    grid = Grid.of(settings.activations)
+    try:
+        compute(settings.formula, -1.0, 1.0, qmin=grid.qmin, qmax=grid.qmax, narrow_range=recipe.narrow_range)
+    except ValueError as error:
+        raise OptionError(
+            "impossible-pair",
+            f"--formula {settings.formula} with --narrow-range has no code for zero in {settings.activations}",
+            where="--formula, --narrow-range",
+            fix="Use --activations int8 or int16, or leave --narrow-range out.",
+        ) from error
 
 
 def resolved_recipe(recipe: Recipe, target: Target, mode: Mode) -> Recipe:
@@ -32,6 +54,6 @@ def resolved_recipe(recipe: Recipe, target: Target, mode: Mode) -> Recipe:
         weights=settings.weights,
         activations=settings.activations if static else "uint8" if dynamic else None,
         granularity=f"block:{settings.block_size}" if settings.block_size else axis,
-        calibrator=(recipe.calibrator or Calibrator(DEFAULT_CALIBRATOR)) if static else None,
+        calibrator=(recipe.calibrator or Calibrator(default_calibrator(settings.activations))) if static else None,
         formula=Formula(settings.formula) if static else None,
     )

@@ -163,10 +163,9 @@ def test_runs_as_is_what_the_optimized_model_does(shell: Shell) -> None:
     assert (rows["inner"]["scope"], rows["inner"]["runs_as"]) == ("choose/then_branch", "float")
 
 
-def test_weights_alone_are_quantized_but_run_as_float(shell: Shell) -> None:
-    bed.save(bed.mlp(), Path("m.onnx"))
-    rows = {row["name"]: row for row in shell("quantize m.onnx --mode weight-only --json").document["nodes"]}
-    assert (rows["MatMul:h"]["decision"], rows["MatMul:h"]["runs_as"]) == ("quantized", "float")
+def test_weights_alone_of_a_convolution_are_quantized_but_run_as_float(ready: Shell) -> None:
+    rows = {row["name"]: row for row in ready("quantize m.onnx --mode weight-only --json").document["nodes"]}
+    assert (rows["second"]["decision"], rows["second"]["runs_as"]) == ("quantized", "float")
 
 
 def test_what_is_not_known_is_null(shell: Shell) -> None:
@@ -191,7 +190,7 @@ def test_an_unexpected_exception_is_told_in_the_same_form(ready: Shell, monkeypa
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("surprise")
 
-    monkeypatch.setattr(import_module("quantool.pipeline.quantize"), "rewrite", broken)
+    monkeypatch.setattr(import_module("quantool.pipeline.quantize"), "coverage", broken)
     ran = ready(f"{DATA} --report r.json")
     found = ran.document
     assert (ran.code, found["exit_code"], found["status"], set(found)) == (3, 3, "failed", KEYS)
@@ -207,7 +206,7 @@ def test_a_result_that_fails_its_own_check_is_exit_3_and_not_written(
     ready: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A rewriter that forgets its work leaves a float model, which runs, agrees and is not what was planned.
-    monkeypatch.setattr(import_module("quantool.pipeline.quantize"), "rewrite", lambda *_, **__: [])
+    monkeypatch.setattr(import_module("quantool.pipeline.build"), "rewrite", lambda *_, **__: [])
     ran = ready(f"{DATA} --min-sqnr 20")
     assert (ran.code, ran.document["status"], ran.document["exit_code"]) == (3, "failed", 3)
     assert ran.err.startswith("error: ONNX Runtime runs in float what the plan quantizes: ")

@@ -255,7 +255,7 @@ sys.exit(main(sys.argv[1:]))
 """
 POINTS = {
     "calibrating": "quantool.pipeline.quantize:gather",
-    "rewriting": "quantool.pipeline.quantize:apply",
+    "rewriting": "quantool.pipeline.quantize:quantized_graph",
     "verifying": "quantool.pipeline.quantize:evaluate",
     "publishing": "quantool.graph.save:Pending.commit",
 }

@@ -1,0 +1,256 @@
+"""Where samples come from, which of them verify, and that each source is read once and as it comes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import quantool
+from pipeline.bed import Shell, feeds, images
+from quantool.errors import DataError
+from quantool.schema import AnyArray
+
+BESIDE = {
+    "m.calib.npz": lambda: np.savez("m.calib.npz", image=images(24)),
+    "m.calib": lambda: _folder(Path("m.calib")),
+    ".": lambda: _data_sets(Path()),
+}
+
+
+def _folder(path: Path) -> None:
+    path.mkdir()
+    for number, feed in enumerate(feeds()):
+        np.savez(path / f"{number}.npz", **feed)
+
+
+def _data_sets(path: Path) -> None:
+    for number, feed in enumerate(feeds()):
+        (path / f"test_data_set_{number}").mkdir()
+        tensor = onnx.numpy_helper.from_array(feed["image"], "image")
+        (path / f"test_data_set_{number}/input_0.pb").write_bytes(tensor.SerializeToString())
+
+
+# --- data beside the model, and random data -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", BESIDE)
+def test_data_beside_the_model_is_used_and_the_first_line_says_so(ready: Shell, where: str) -> None:
+    BESIDE[where]()
+    ran = ready("quantize m.onnx")
+    first = " ".join(ran.out.splitlines()[:2])
+    assert first.startswith(f"Data: {where} (24 ")
+    assert "(beside the model), 18 samples, verified on held-out samples" in first
+    found = ready("quantize m.onnx --force --json").document
+    assert found["recipe"]["mode"] == "static"
+    assert "(beside the model)" in found["data"]["source"]
+
+
+def test_every_source_of_the_same_feeds_gives_the_same_model(ready: Shell) -> None:
+    written = []
+    Path("feed.py").write_text(
+        "import numpy\ndef feeds():\n    return ({'image': image[None]} for image in numpy.load('d.npz')['image'])\n"
+    )
+    for make in BESIDE.values():
+        make()
+    np.save("d.npy", images(24))
+    sources = ("d.npz", "d.npy", "m.calib", ".", "feed:feeds")
+    for source in sources:
+        assert ready(f"quantize m.onnx --data {source} -o o.onnx --force").code == 0
+        written.append(Path("o.onnx").read_bytes())
+    for data in (feeds(), iter(feeds()), "d.npz", Path("d.npz"), ("d.npz",)):
+        quantool.quantize("m.onnx", data=data, output="o.onnx", force=True)
+        written.append(Path("o.onnx").read_bytes())
+    assert len(set(written)) == 1
+
+
+def test_data_named_wins_over_data_beside_the_model(ready: Shell) -> None:
+    np.savez("m.calib.npz", image=images(3))
+    assert ready("quantize m.onnx --data d.npz --json").document["data"]["source"] == "d.npz (24 feeds)"
+
+
+def test_data_beside_the_model_calibrates_where_only_verification_data_is_named(ready: Shell) -> None:
+    np.savez("m.calib.npz", image=images(20))
+    found = ready("quantize m.onnx --verify-data d.npz --json").document
+    assert (found["recipe"]["mode"], found["data"]["samples"], found["data"]["held_out"]) == ("static", 20, True)
+    assert found["verification"]["samples"] == 24
+
+
+def test_random_data_is_used_only_where_asked_and_the_first_line_says_so(ready: Shell) -> None:
+    ran = ready("quantize m.onnx")
+    assert "random" not in ran.out
+    assert "outputs were not compared (no data)" in ran.out
+    ran = ready("quantize m.onnx --data random --force")
+    assert ran.out.splitlines()[0].startswith("Data: random data (seed 0), 8 samples")
+    found = ready("quantize m.onnx --data random --force --json --seed 3").document
+    assert found["data"]["source"] == "random data (seed 3)"
+    assert "random-data" in [warning["code"] for warning in found["warnings"]]
+    found = ready("quantize m.onnx --data d.npz --verify-data random --force --json").document
+    assert "random-data" in [warning["code"] for warning in found["warnings"]]
+
+
+def test_the_seed_changes_random_data_and_nothing_else_does(ready: Shell) -> None:
+    written = []
+    for seed in (0, 0, 1):
+        assert ready(f"quantize m.onnx --data random --seed {seed} -o o.onnx --force").code == 0
+        written.append(Path("o.onnx").read_bytes())
+    assert written[0] == written[1] != written[2]
+
+
+# --- what verifies --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "calibrating", "verifying", "held_out"),
+    [(1, 1, 1, False), (15, 15, 15, False), (16, 12, 4, True), (24, 18, 6, True), (80, 64, 16, True)],
+)
+def test_from_16_feeds_on_some_are_held_out(
+    ready: Shell, count: int, calibrating: int, verifying: int, held_out: bool
+) -> None:
+    np.savez("n.npz", image=images(count))
+    ran = ready("quantize m.onnx --data n.npz --json")
+    found = ran.document
+    assert (found["data"]["samples"], found["data"]["held_out"]) == (calibrating, held_out)
+    assert found["verification"]["samples"] == verifying
+    words = "held-out sample" if held_out else "that also calibrated"
+    assert words in found["verdict"]
+    first = " ".join(ready("quantize m.onnx --data n.npz --force").out.splitlines()[:2])
+    assert ("verified on held-out samples" in first) == held_out
+    assert ("verified on the same samples" in first) == (not held_out)
+
+
+def test_what_is_held_out_does_not_calibrate(ready: Shell) -> None:
+    # Each feed is constant, so that the statistics tell which of them were seen.
+    values = np.arange(1, 33, dtype=np.float32)
+    np.savez("n.npz", image=np.ones((32, 3, 8, 8), np.float32) * values[:, None, None, None])
+    found = ready("quantize m.onnx --data n.npz --calibrator minmax --json").document
+    (row,) = (row for row in found["tensors"] if row["name"] == "image")
+    seen = sorted(_calibrating(values))
+    assert len(seen) == 24
+    assert (row["observed_min"], row["observed_max"]) == (seen[0], seen[-1])
+
+
+def _calibrating(values: AnyArray) -> list[float]:
+    """Those that are not among the quarter with the smallest hashes."""
+    from quantool.data.held_out import content_hash
+
+    hashes = {float(v): content_hash({"image": np.full((1, 3, 8, 8), v, np.float32)}) for v in values}
+    return sorted(hashes, key=hashes.__getitem__)[len(values) // 4 :]
+
+
+def test_all_verification_data_verifies_and_all_data_calibrates(ready: Shell) -> None:
+    np.savez("v.npz", image=images(40, seed=9))
+    found = ready("quantize m.onnx --data d.npz --verify-data v.npz --json").document
+    assert (found["data"]["samples"], found["data"]["held_out"]) == (24, True)
+    assert found["verification"]["samples"] == 40
+
+
+def test_without_calibrating_data_still_verifies(ready: Shell) -> None:
+    for mode in ("dynamic", "weight-only"):
+        for option, samples in (("--data", 6), ("--verify-data", 24)):
+            ran = ready(f"quantize m.onnx --mode {mode} {option} d.npz -o {mode}{option}.onnx --json")
+            assert (ran.code, ran.document["verification"]["samples"]) == (0, samples)
+            assert ran.document["latency"] is not None
+
+
+def test_no_verify_compares_nothing_and_says_so(ready: Shell) -> None:
+    found = ready("quantize m.onnx --data d.npz --no-verify --json").document
+    assert [found[key] for key in ("verification", "latency", "runtime")] == [None, None, None]
+    assert "outputs were not compared (--no-verify)" in found["verdict"]
+    verified = Path("m.int8.onnx").read_bytes()
+    assert ready("quantize m.onnx --data d.npz --force").code == 0
+    assert Path("m.int8.onnx").read_bytes() == verified
+
+
+# --- how data is read -----------------------------------------------------------------------------------
+
+
+def test_feeds_are_taken_lazily_and_once(ready: Shell) -> None:
+    taken: list[int] = []
+
+    def source(count: int) -> Iterator[dict[str, AnyArray]]:
+        for number, feed in enumerate(feeds(count)):
+            taken.append(number)
+            yield feed
+
+    result = quantool.quantize("m.onnx", data=source(20), verify_data=source(18))
+    assert taken == [*range(20), *range(18)]
+    assert result.report.verification is not None
+    assert result.report.verification.samples == 18
+    taken.clear()
+    quantool.quantize("m.onnx", data=source(20), samples=5)
+    assert taken == [*range(5)]
+
+
+def test_a_source_may_reuse_its_arrays(ready: Shell) -> None:
+    def reusing() -> Iterator[dict[str, AnyArray]]:
+        array = np.empty((1, 3, 8, 8), np.float32)
+        for feed in feeds():
+            array[:] = feed["image"]
+            yield {"image": array}
+
+    kept = quantool.quantize("m.onnx", data=feeds(), verify_data=feeds(seed=9))
+    reused = quantool.quantize("m.onnx", data=reusing(), verify_data=feeds(seed=9))
+    assert reused.model == kept.model
+    assert quantool.compare("m.onnx", kept.model, data=reusing()).verification == (
+        quantool.compare("m.onnx", kept.model, data=feeds()).verification
+    )
+
+
+def test_labels_are_ignored(ready: Shell) -> None:
+    np.savez("l.npz", image=images(24), labels=np.arange(24), label_names=np.arange(3))
+    assert ready("quantize m.onnx --data l.npz -o l.onnx").code == 0
+    assert ready("quantize m.onnx --data d.npz -o d.onnx").code == 0
+    assert Path("l.onnx").read_bytes() == Path("d.onnx").read_bytes()
+
+
+def test_samples_and_batch_size_cut_the_data(ready: Shell) -> None:
+    found = ready("quantize m.onnx --data d.npz --samples 10 --json").document
+    assert (found["data"]["samples"], found["verification"]["samples"]) == (10, 10)
+    found = ready("quantize m.onnx --data d.npz --batch-size 4 --force --json").document
+    assert found["data"]["source"] == "d.npz (6 feeds of 4 rows)"
+    assert found["data"]["samples"] == 6
+
+
+def test_several_sources_are_read_one_after_the_other(ready: Shell) -> None:
+    shutil.copy("d.npz", "e.npz")
+    found = ready("quantize m.onnx --data d.npz --data e.npz --json").document
+    assert found["data"]["source"] == "d.npz (24 feeds) + e.npz (24 feeds)"
+    assert found["data"]["samples"] == 36
+
+
+def test_the_order_of_the_feeds_does_not_matter(ready: Shell) -> None:
+    models = [quantool.quantize("m.onnx", data=data).model for data in (feeds(), feeds()[::-1])]
+    assert models[0] == models[1]
+
+
+def test_data_of_float64_is_cast_and_integers_are_refused(ready: Shell) -> None:
+    np.savez("t.npz", image=images(24).astype(np.float64))
+    assert ready("quantize m.onnx --data t.npz").code == 0
+    np.savez("t.npz", image=np.zeros((24, 3, 8, 8), np.uint8))
+    ran = ready("quantize m.onnx --data t.npz --force --json")
+    assert (ran.code, ran.document["status"]) == (2, "refused")
+    assert "image" in ran.document["errors"][0]["where"]
+
+
+def test_what_is_wrong_with_the_data_names_input_and_sample(ready: Shell) -> None:
+    bad = images(24)
+    bad[7, 1, 2, 3] = np.inf
+    with pytest.raises(DataError, match="input 'image', sample 7") as caught:
+        quantool.quantize("m.onnx", data=[{"image": image[None]} for image in bad])
+    assert caught.value.report is not None
+    assert caught.value.report.model is not None
+    for data, words in (
+        ([], "no sample"),
+        ([{"picture": images(1)}], "no array for input 'image'"),
+        ([{"image": images(1)[0]}], "the model takes float32"),
+        ([3], "sample 0 is a int"),
+        ("nothere.npz", "no such file"),
+        (3, "data is a int"),
+    ):
+        with pytest.raises(DataError, match=words):
+            quantool.quantize("m.onnx", data=data)  # type: ignore[arg-type]
