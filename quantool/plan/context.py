@@ -89,9 +89,7 @@ class Context:
             mode = node.attributes.get("mode", "nearest")
             rule = node.attributes.get("coordinate_transformation_mode", "half_pixel")
             return mode == "nearest" and rule != "tf_crop_and_resize"
-        if node.op_type == "MaxPool":
-            return len([o for o in node.outputs if o]) == 1
-        return not self.is_constant(node.inputs[0])
+        return node.op_type != "MaxPool" or len([o for o in node.outputs if o]) == 1
 
     def _pads_in_range(self, node: NodeFact) -> bool:
         """Whether Pad writes only values that its input's scale represents exactly."""
