@@ -61,7 +61,7 @@ def calibrate(request: CalibrateRequest) -> CalibrateResult:
                 where=str(loaded.source.path or "the model"),
                 fix="See `quantool explain` for the reason of every node.",
             )
-        stats = gather(source, wanted, samples, recipe=recipe, progress=request.progress)
+        stats, _ = gather(source, wanted, samples, recipe=recipe, progress=request.progress)
         draft.data = data_info(samples)
         draft.warnings.extend((*([] if samples.note is None else [samples.note]), *source.notes, *plan.notes))
         draft.verdict = f"{len(stats.tensors)} tensors calibrated on {stats.samples} samples."

@@ -1,7 +1,8 @@
 """Choosing by measurement: which ranges, and whether bias correction helps, on the feeds that were kept.
 
-A trial is a quantized model run beside the float one. Its score is the mean SQNR over samples and outputs; an output
-behind a Softmax or Sigmoid is scored in front of it, where saturation hides nothing. At most three trials.
+A trial is a quantized model run beside the float one. Its score is the mean over samples and outputs of noise over
+signal, in dB, so that a sample that is ruined counts more than many that are fine. An output behind a Softmax or
+Sigmoid is scored in front of it, where saturation hides nothing.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from quantool.pipeline.source import FloatModel
 from quantool.recipe import Effort, Recipe
 from quantool.report.model import Trial
 from quantool.runtime import tap
-from quantool.schema import AnyArray, Feed, GraphFacts, Parameters, Plan, Range
-from quantool.solve import DEFAULT_CALIBRATOR, solve
+from quantool.schema import AnyArray, Feed, GraphFacts, NodeFact, Parameters, Plan, Range
+from quantool.solve import default_calibrator, solve
 
 #: a choice must gain this much, so that noise of the samples decides nothing
 LEAST_GAIN_DB = 0.1
-#: ratios beyond these say only "ruined" and "equal"
-SCORE_LIMITS_DB = (-20.0, 100.0)
+#: shares of noise beyond these say only "equal" and "ruined"
+SHARE_LIMITS = (1e-10, 1e2)
 #: models larger than this are not tried out: every trial quantizes all weights again
 LARGEST_TRIAL_BYTES = 1_000_000_000
 _SATURATING = frozenset({"Softmax", "LogSoftmax", "Sigmoid"})
@@ -53,8 +54,8 @@ def choose(
     source: FloatModel, planner: Planner, feeds: Sequence[Feed], *, recipe: Recipe
 ) -> tuple[Candidate, tuple[Trial, ...]]:
     """The best candidate by score, and what was tried; without feeds or effort, the first one and nothing."""
-    first = _candidate(source, planner, str(recipe.calibrator or DEFAULT_CALIBRATOR), recipe)
-    too_large = source.loaded.source.size_bytes > LARGEST_TRIAL_BYTES
+    first = _candidate(source, planner, str(recipe.calibrator or default_calibrator(recipe.activations)), recipe)
+    too_large = source.loaded.source.size_bytes > LARGEST_TRIAL_BYTES or first.plan.reference
     if not feeds or recipe.effort is Effort.FAST or too_large or not first.plan.activations:
         return first, ()
     judge = _Judge(source, feeds, threads=recipe.threads or 0)
@@ -80,7 +81,7 @@ def _proposals(
     source: FloatModel, planner: Planner, feeds: Sequence[Feed], *, recipe: Recipe
 ) -> Iterator[Callable[[Candidate], Candidate]]:
     """What may be better than the best so far, one after the other."""
-    if recipe.calibrator is None:
+    if recipe.calibrator is None and default_calibrator(recipe.activations) != "minmax":
         yield lambda _: _candidate(source, planner, "minmax", recipe)
     yield lambda best: _corrected(source, best, feeds, recipe)
 
@@ -104,35 +105,38 @@ class _Judge:
         self._reference = [arrays for _, arrays in stream]
 
     def score(self, candidate: Candidate) -> float:
-        """Mean SQNR in dB over samples and scored tensors."""
+        """Mean noise over signal of all samples and scored tensors, in dB."""
         model = quantized_graph(self._source, candidate.plan, candidate.parameters)
         names = {tensor: _counterpart(model, tensor, reader) for tensor, reader in self._points.items()}
         source = loadable(model, threads=self._threads)
         stream = tap(source, self._feeds, groups=[list(dict.fromkeys(names.values()))], with_outputs=with_outputs)
         ratios = [
-            _sqnr(reference[tensor], arrays[name])
+            _noise_share(reference[tensor], arrays[name])
             for reference, (_, arrays) in zip(self._reference, stream, strict=True)
             for tensor, name in names.items()
         ]
-        return float(np.mean(ratios)) if ratios else 0.0
+        return -10.0 * math.log10(float(np.mean(ratios))) if ratios else 0.0
 
 
 def scored_tensors(facts: GraphFacts) -> Mapping[str, str]:
     """Float tensors that tell how good a result is -> the node that reads each, "" for a graph output itself."""
     points: dict[str, str] = {}
     for output in facts.outputs:
-        if not facts.tensors[output].is_float:
-            continue
-        tensor = output
-        node = facts.producer(tensor)
-        while node is not None and op_of(node).role is Role.MOVER and not node.scope:
-            tensor = node.inputs[0]
-            node = facts.producer(tensor)
-        if node is not None and node.op_type in _SATURATING and not node.scope:
-            points[node.inputs[0]] = node.name
-        else:
-            points[output] = ""
+        if facts.tensors[output].is_float:
+            reader = _saturating(facts, output)
+            points[output if reader is None else reader.inputs[0]] = "" if reader is None else reader.name
     return points
+
+
+def _saturating(facts: GraphFacts, output: str) -> NodeFact | None:
+    """The Softmax or Sigmoid, or the Exp of a Softmax in primitive operators, behind an output; None without one."""
+    node = facts.producer(output)
+    while node is not None and (op_of(node).role is Role.MOVER or node.op_type == "Cast") and not node.scope:
+        node = facts.producer(node.inputs[0])
+    if node is not None and node.op_type == "Div":
+        node = facts.producer(node.inputs[0])
+        return node if node is not None and node.op_type == "Exp" and not node.scope else None
+    return node if node is not None and node.op_type in _SATURATING and not node.scope else None
 
 
 def _counterpart(model: graph.Model, tensor: str, reader: str) -> str:
@@ -144,14 +148,14 @@ def _counterpart(model: graph.Model, tensor: str, reader: str) -> str:
     return tensor if value is None or value.name is None else value.name
 
 
-def _sqnr(reference: AnyArray, test: AnyArray) -> float:
-    low, high = SCORE_LIMITS_DB
+def _noise_share(reference: AnyArray, test: AnyArray) -> float:
+    """Noise over signal, between what is called equal and what is called ruined."""
     exact = reference.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         noise = float(np.square(exact - test.astype(np.float64)).sum())
         signal = float(np.square(exact).sum())
-    if not math.isfinite(noise + signal):
-        return low
+    least, most = SHARE_LIMITS
     if noise == 0.0:
-        return high
-    return min(high, max(low, 10 * math.log10(signal / noise))) if signal else low
+        return least
+    share = noise / signal if signal else most
+    return min(most, max(least, share)) if math.isfinite(share) else most

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from quantool.errors import ModelError
 from quantool.graph.optimized import read_optimized
+from quantool.graph.reference import ReferenceSession
 from quantool.pipeline.feeds import Samples
 from quantool.pipeline.source import FloatModel
 from quantool.recipe import Recipe
@@ -26,7 +27,7 @@ NOTABLE_GAIN = 1.1
 class Loaded:
     """A quantized model loaded in the runtime. runs_as: None where the optimized graph was not looked at."""
 
-    session: Session
+    session: Session | ReferenceSession
     runs_as: RunsAs | None
     notes: tuple[Note, ...]
     timed: bool = True
@@ -40,15 +41,27 @@ def load_quantized(
     written: all nodes of the quantized graph. strict: True ends the run on a difference, False warns, None skips
     the check (the target is another machine). Raises ModelError or VerificationError.
     """
+    if plan.reference:
+        assert isinstance(source.model, bytes)
+        session = ReferenceSession(source.model, source.external, label=source.label)
+        return Loaded(session=session, runs_as=None, notes=(_REFERENCE,), timed=False)
     if len(written) > LARGE_GRAPH:
         plain = replace(source, optimization=Optimization.DISABLED)
         return Loaded(session=Session(plain), runs_as=None, notes=(_large_note(len(written)),), timed=False)
     if strict is None:
         return Loaded(session=Session(source), runs_as=None, notes=())
-    session, optimized = load_and_inspect(source, read_optimized)
+    loaded, optimized = load_and_inspect(source, read_optimized)
     found = execution(optimized, stand_ins(facts.nodes, written))
     notes = check_execution(plan, found, nodes=facts.by_name, strict=strict)
-    return Loaded(session=session, runs_as=found.runs_as, notes=notes)
+    return Loaded(session=loaded, runs_as=found.runs_as, notes=notes)
+
+
+_REFERENCE = Note(
+    code="reference-evaluator",
+    what="ONNX Runtime cannot run the result's types: the onnx reference evaluator verified it, untimed",
+    where="verification",
+    fix="Run the model where its types have kernels, or choose types that ONNX Runtime runs.",
+)
 
 
 def _large_note(nodes: int) -> Note:
@@ -78,7 +91,7 @@ def evaluate(source: FloatModel, loaded: Loaded, samples: Samples) -> Evaluation
     """
     reference = float_session(source)
     outputs, count = compare_outputs(reference, loaded.session, samples.verification())
-    if not (loaded.timed and samples.kept):
+    if not (loaded.timed and samples.kept and isinstance(loaded.session, Session)):
         return Evaluation(outputs=outputs, samples=count)
     latency = interleaved(reference, loaded.session, feeds=samples.kept)
     notes = _normalized_gain(source, samples.kept, latency)
@@ -94,7 +107,7 @@ def float_session(source: FloatModel) -> Session:
 
 
 def compare_outputs(
-    reference: Session, test: Session, feeds: Iterable[Feed]
+    reference: Session, test: Session | ReferenceSession, feeds: Iterable[Feed]
 ) -> tuple[dict[str, OutputComparison], int]:
     """Both models on every feed, one feed in memory at a time; the figures by output and the number of feeds."""
     comparator = Comparator()

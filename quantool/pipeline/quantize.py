@@ -18,7 +18,7 @@ from quantool.pipeline.choose import choose
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.feeds import Samples, data_info, open_samples, ranges_info
 from quantool.pipeline.judge import Evaluation, evaluate, judge_gates, load_quantized
-from quantool.pipeline.refusals import refuse_unmeasured
+from quantool.pipeline.refusals import refuse_unmeasured, refuse_unrunnable
 from quantool.pipeline.resolved import resolved_recipe, settings_of
 from quantool.pipeline.rows import coverage, node_rows, tensor_rows
 from quantool.pipeline.source import (
@@ -32,11 +32,12 @@ from quantool.pipeline.source import (
 from quantool.pipeline.statistics import gather, usable_stats, wanted_by
 from quantool.plan import examine, make_plan
 from quantool.plan.reasons import REASONS
+from quantool.plan.settings import KERNEL_TYPES
 from quantool.recipe import OUTPUT_GATES, Calibrator, Recipe, option_flag
 from quantool.report.model import LatencyInfo, OutputInfo, RuntimeInfo, Verification
 from quantool.requests import QuantizeRequest, QuantizeResult
 from quantool.runtime import Loadable
-from quantool.schema import Mode, NodeFact, Parameters, Plan, Range
+from quantool.schema import Feed, Mode, NodeFact, Parameters, Plan, Range
 from quantool.solve import solve, solve_ranges
 from quantool.stats import Stats
 from quantool.targets import Target
@@ -104,6 +105,7 @@ def _prepare(request: QuantizeRequest, draft: Draft) -> _Job:
     mode = _mode(request, samples)
     resolved = resolved_recipe(recipe, target, mode)
     draft.recipe = resolved.to_dict()
+    refuse_unrunnable(loaded, settings_of(recipe, target, mode))
     output = request.output
     if output is None and request.write:
         assert resolved.weights is not None
@@ -137,7 +139,9 @@ def _mode(request: QuantizeRequest, samples: Samples | None) -> Mode:
             fix="Give --data or --verify-data, or drop the gate.",
         )
     if recipe.mode is Mode.AUTO:
-        return Mode.STATIC if (samples is not None and samples.calibrates) or has_ranges else Mode.AUTO
+        if (samples is not None and samples.calibrates) or has_ranges:
+            return Mode.STATIC
+        return Mode.AUTO if recipe.weights is None or recipe.weights in KERNEL_TYPES else Mode.WEIGHT_ONLY
     if recipe.mode is Mode.STATIC and not has_ranges and (samples is None or not samples.calibrates):
         raise OptionError(
             "static-without-data",
@@ -160,8 +164,8 @@ def _decide(job: _Job, source: FloatModel, draft: Draft) -> tuple[Plan, Paramete
     recipe, facts = job.recipe, source.facts
     plan = make_plan(facts, recipe, target=job.target, mode=job.mode)
     if plan.activations:
-        stats = _stats(job, source, plan, draft)
-        kept = () if job.samples is None else job.samples.kept
+        stats, hardest = _stats(job, source, plan, draft)
+        kept = () if job.samples is None else (*job.samples.kept, *hardest)
         chosen, draft.trials = choose(source, partial(_planned, job, source, plan, stats), kept, recipe=recipe)
         plan, parameters = chosen.plan, chosen.parameters
         draft.recipe = replace(job.resolved, calibrator=Calibrator(chosen.calibrator)).to_dict()
@@ -188,18 +192,18 @@ def _planned(
     return again, solve_ranges(again, facts, stats.tensors, recipe, default=calibrator)
 
 
-def _stats(job: _Job, source: FloatModel, plan: Plan, draft: Draft) -> Stats:
-    """Statistics that were given, else gathered; either way it is known afterwards what verifies."""
+def _stats(job: _Job, source: FloatModel, plan: Plan, draft: Draft) -> tuple[Stats, tuple[Feed, ...]]:
+    """Statistics that were given, else gathered, and the hardest feeds; it is known afterwards what verifies."""
     given = usable_stats(job.request.stats, job.recipe, source)
     if given is None:
         assert job.samples is not None, "a static plan without ranges has samples"
-        stats = gather(source, wanted_by(plan), job.samples, recipe=job.recipe, progress=job.request.progress)
+        gathered = gather(source, wanted_by(plan), job.samples, recipe=job.recipe, progress=job.request.progress)
         draft.data = data_info(job.samples)
-        return stats
+        return gathered
     if job.samples is not None:
         job.samples.drain(held_out=None)
     draft.data = ranges_info(given, job.recipe.ranges, job.samples)
-    return given
+    return given, ()
 
 
 def _refuse_nothing(plan: Plan, source: FloatModel, draft: Draft) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from quantool import graph
 from quantool.errors import OptionError
+from quantool.graph.reference import missing_operators
+from quantool.plan import Settings
 from quantool.recipe import GraphIO, Recipe
 
 
@@ -32,4 +35,23 @@ def refuse_unmeasured(recipe: Recipe) -> None:
             f"--memory {recipe.memory} needs tensors tapped in groups, and no run bounds its memory so yet",
             where="--memory",
             fix="Leave it out, and give smaller feeds where memory is short.",
+        )
+
+
+def refuse_unrunnable(loaded: graph.Loaded, settings: Settings) -> None:
+    """Refuse types that neither the target's runtime nor the onnx reference evaluator would run in this model.
+
+    Raises:
+        OptionError: the types, and the operators that are in the way.
+    """
+    if not settings.reference:
+        return
+    missing = missing_operators(loaded.proto, max(settings.opset, loaded.source.opset))
+    if missing:
+        raise OptionError(
+            "type-cannot-run",
+            f"ONNX Runtime cannot run {settings.activations} activations with {settings.weights} weights, and the onnx "
+            f"reference evaluator lacks {', '.join(missing[:5])}",
+            where="--weights, --activations",
+            fix="Choose int8, uint8 or another type that the runtime loads.",
         )

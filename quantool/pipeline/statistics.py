@@ -7,10 +7,11 @@ from collections.abc import Set
 from quantool.collect import CollectRequest, collect
 from quantool.graph.outputs import with_outputs
 from quantool.pipeline.feeds import Samples
+from quantool.pipeline.hardest import Hardest
 from quantool.pipeline.source import FloatModel
 from quantool.recipe import Recipe
 from quantool.runtime import tap, watched
-from quantool.schema import GraphFacts, Plan
+from quantool.schema import Feed, GraphFacts, Plan
 from quantool.solve import statistic_kind
 from quantool.stats import Stats
 
@@ -20,8 +21,10 @@ def wanted_by(plan: Plan) -> frozenset[str]:
     return frozenset(spec.statistic for spec in plan.activations.values())
 
 
-def gather(source: FloatModel, wanted: Set[str], samples: Samples, *, recipe: Recipe, progress: bool) -> Stats:
-    """Statistics of the wanted tensors, in one pass over the feeds that calibrate."""
+def gather(
+    source: FloatModel, wanted: Set[str], samples: Samples, *, recipe: Recipe, progress: bool
+) -> tuple[Stats, tuple[Feed, ...]]:
+    """Statistics of the wanted tensors, in one pass over the feeds that calibrate, and the hardest of those."""
     order = [name for name in source.facts.tensors if name in wanted]
     request = CollectRequest(
         kinds=dict.fromkeys(order, statistic_kind(recipe)),
@@ -30,7 +33,10 @@ def gather(source: FloatModel, wanted: Set[str], samples: Samples, *, recipe: Re
         model_sha256=source.loaded.source.sha256,
     )
     feeds = watched(samples.calibration(), "calibrating", progress=progress, total=recipe.samples)
-    return collect(tap(source.normalized, feeds, groups=[order], with_outputs=with_outputs), request)
+    hardest = Hardest()
+    stream = tap(source.normalized, hardest.watch(feeds), groups=[order], with_outputs=with_outputs)
+    stats = collect(hardest.judge(stream), request)
+    return stats, hardest.feeds
 
 
 def usable_stats(stats: Stats | None, recipe: Recipe, source: FloatModel) -> Stats | None:

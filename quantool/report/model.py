@@ -134,7 +134,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One way that was tried on the kept samples. score_db: mean SQNR over samples and outputs."""
+    """One way that was tried on the kept samples. score_db: mean noise over signal of samples and outputs, in dB."""
 
     name: str
     score_db: float

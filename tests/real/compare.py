@@ -21,6 +21,8 @@ from tests.real.zoo import ZOO
 
 SQNR_MARGIN_DB = 0.5
 RATIO_NOISE = 0.05
+#: two shares that differ by exactly the resolution may miss it by a rounding error
+ROUNDING = 1e-9
 NOT_WORTH_IT = "not worth it"
 NOTHING_QUANTIZED = "nothing-quantized"
 
@@ -104,7 +106,7 @@ def metric_shortfall(row: Comparison) -> float:
         return -math.inf
     if row.ours.figures is None:
         return math.inf
-    return -row.model.gain(row.ours.figures.metric, best.figures.metric) - row.model.resolution
+    return -row.model.gain(row.ours.figures.metric, best.figures.metric) - row.model.resolution - ROUNDING
 
 
 def sqnr_shortfall(row: Comparison) -> float:
