@@ -19,6 +19,8 @@ from quantool.schema import ActivationSpec, Mode, NodeFact, Use
 _WEIGHTED: Final = frozenset({"Conv", "ConvTranspose", "Gemm"})
 #: products of two activations, fused even where no QuantizeLinear follows
 _PRODUCTS: Final = frozenset({"MatMul", "Gemm"})
+#: the runtime moves a QuantizeLinear before them, or takes its saturation for them
+_DROPPED: Final = (Role.MOVER, Role.RECTIFIER)
 
 
 def find_barriers(
@@ -27,7 +29,9 @@ def find_barriers(
     """The readings of a static plan's kept nodes that need a copy."""
     products = [u.node for u in units.values() if u.role is Role.ANCHOR and not u.integer_output]
     behind = across_products(ctx, products, lambda node: node.name not in units)
-    return (*_before_fused(ctx, units, activations), *behind)
+    leaving = _leaving(ctx, units, activations)
+    beside = _beside_other_readers(ctx, products, leaving)
+    return tuple(dict.fromkeys((*_before_fused(ctx, units, activations, leaving), *behind, *beside)))
 
 
 def across_products(ctx: Context, products: Iterable[NodeFact], kept: Callable[[NodeFact], bool]) -> Iterator[Use]:
@@ -59,17 +63,40 @@ def _swallows_gemm(ctx: Context, product: NodeFact, reader: NodeFact, index: int
     return product.op_type == "Gemm" and reader.op_type in ("Sum", "Transpose") and not biased
 
 
-def _before_fused(ctx: Context, units: Mapping[str, Unit], activations: Mapping[str, ActivationSpec]) -> Iterator[Use]:
+def _beside_other_readers(ctx: Context, products: Iterable[NodeFact], leaving: Set[str]) -> Iterator[Use]:
+    """Rectifiers and movers before a QuantizeLinear, where others read the product too.
+
+    The runtime drops them, so that the product stands before the QuantizeLinear and before a float reader: it fuses
+    no such product.
+    """
+    for product in products:
+        uses = ctx.facts.readers(product.outputs[0])
+        if len(uses) > 1 or ctx.facts.tensors[product.outputs[0]].is_output:
+            for use in uses:
+                reader = ctx.facts.by_name[use.node]
+                if use.index == 0 and op_of(reader).role in _DROPPED and not leaving.isdisjoint(reader.outputs):
+                    yield use
+
+
+def _leaving(ctx: Context, units: Mapping[str, Unit], activations: Mapping[str, ActivationSpec]) -> Set[str]:
+    """Tensors that reach a QuantizeLinear, through kept rectifiers and movers or at once."""
+    leaving = set(activations)
+    for node in reversed(ctx.facts.nodes):
+        kept = node.name not in units and not node.scope
+        if kept and op_of(node).role in _DROPPED and not leaving.isdisjoint(node.outputs):
+            leaving.add(node.inputs[0])
+    return leaving
+
+
+def _before_fused(
+    ctx: Context, units: Mapping[str, Unit], activations: Mapping[str, ActivationSpec], leaving: Set[str]
+) -> Iterator[Use]:
     """The first activation of every kept node that the runtime would turn into integers."""
     kept = [n for n in ctx.facts.nodes if n.name not in units and not n.scope]
     arriving = {name for name, spec in activations.items() if spec.replaces}
     for node in kept:
         if op_of(node).role is Role.MOVER and node.inputs[0] in arriving:
             arriving.update(node.outputs)
-    leaving = set(activations)
-    for node in reversed(kept):
-        if op_of(node).role in (Role.MOVER, Role.RECTIFIER) and not leaving.isdisjoint(node.outputs):
-            leaving.add(node.inputs[0])
     return (Use(n.name, activation_inputs(n)[0]) for n in kept if _is_fused(ctx, n, arriving, leaving))
 
 
