@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from quantool.elements import ELEMENTS
 from quantool.kernels.rounding import round_half_away, round_half_even
 
 Float32 = npt.NDArray[np.float32]
@@ -138,6 +139,11 @@ def compute(
         hi=np.asarray((qmax - zero) * wide),
         residual_shift=np.asarray(np.where(nothing, 0.0, offset - zero)),
     )
+
+
+def formula_for(dtype: str, named: str | None) -> str:
+    """The formula that was named, else the usual one: floating types have no zero point."""
+    return named or ("onnx-symmetric" if ELEMENTS[dtype].floating else "onnx")
 
 
 def _checked_range(lo: npt.ArrayLike, hi: npt.ArrayLike, minimum: float) -> tuple[Float32, Float32]:

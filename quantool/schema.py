@@ -219,7 +219,8 @@ class WeightSpec:
 
     index: which input of `node`; axis: the channel axis, None per tensor; block_size: 0 unless blocks run
     along `axis`; bits: codes may be narrower than dtype; bias: the bias tensor that becomes int32 with the
-    scale activation x weight, or None; activation: the quantized input whose scale the bias uses, or None.
+    scale activation x weight (own_bias_scale: one that follows the bias alone), or None; activation: the quantized
+    input whose scale the bias uses, or None.
     """
 
     node: str
@@ -231,6 +232,7 @@ class WeightSpec:
     bits: int = 8
     symmetric: bool = True
     bias: str | None = None
+    own_bias_scale: bool = False
     activation: str | None = None
 
 
@@ -257,7 +259,8 @@ class Plan:
 
     barriers: readings by kept nodes that go through a copy, because the runtime would fuse across them: it
     would quantize the kept node, or take an integer product into a float one.
-    opset: the least ai.onnx opset that the chosen form needs.
+    opset: the least ai.onnx opset that the chosen form needs. reference: the runtime cannot run the types, so that
+    the onnx reference evaluator verifies.
     """
 
     mode: Mode
@@ -268,6 +271,7 @@ class Plan:
     activations: Mapping[str, ActivationSpec]
     weights: tuple[WeightSpec, ...]
     barriers: tuple[Use, ...] = ()
+    reference: bool = False
     notes: tuple[Note, ...] = ()
 
 

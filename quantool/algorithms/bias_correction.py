@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from quantool.kernels import dequantize_linear, quantize_linear
 from quantool.schema import AnyArray, QuantParams
 
 Float64 = NDArray[np.float64]
@@ -26,10 +27,9 @@ def channel_means(x: AnyArray, params: QuantParams, *, axis: int) -> tuple[Float
     """
     rows = np.moveaxis(x, axis, -1).reshape(-1, x.shape[axis])
     rows32: NDArray[np.float32] = rows[:: max(1, len(rows) // MOST_ROWS)].astype(np.float32)
-    scale, zero_point = np.float32(params.scale), np.float32(params.zero_point)
-    info = np.iinfo(params.dtype)
-    codes = np.clip(np.rint(rows32 / scale), info.min - zero_point, info.max - zero_point)
-    return rows32.mean(axis=0, dtype=np.float64), codes.mean(axis=0, dtype=np.float64) * np.float64(scale)
+    zero_point = params.zero_point.astype(np.dtype(params.dtype))
+    quantized = dequantize_linear(quantize_linear(rows32, params.scale, zero_point), params.scale, zero_point)
+    return rows32.mean(axis=0, dtype=np.float64), quantized.mean(axis=0, dtype=np.float64)
 
 
 def mean_error(

@@ -71,8 +71,8 @@ def weight_spec(ctx: Context, node: NodeFact, activation: str | None) -> WeightS
     """How the weight of an accepted anchor becomes integers; activation: the input whose scale its bias uses.
 
     ConvInteger takes one zero point for all channels, so unsigned weights of convolutions have theirs in the middle.
-    The bias of a weight in blocks stays float, since it has no one scale a channel, and so does that beside types
-    that no integer kernel multiplies.
+    The bias of a weight in blocks stays float: it has no one scale a channel. Beside types that no integer kernel
+    multiplies it gets a scale of its own; left in float, the runtime would round it to the product of the scales.
     """
     settings = ctx.settings
     tensor = node.inputs[1]
@@ -93,7 +93,8 @@ def weight_spec(ctx: Context, node: NodeFact, activation: str | None) -> WeightS
         block_size=block,
         bits=settings.weight_bits,
         symmetric=not settings.weights.startswith("uint") or one_zero_point,
-        bias=bias if bias and activation is not None and not block and settings.multiplies_integers else None,
+        bias=bias if bias and activation is not None and not block else None,
+        own_bias_scale=not settings.multiplies_integers,
         activation=activation,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from quantool.ops import Role, op_of
 from quantool.plan.anchors import kept_reason, weight_refusal, weight_spec
@@ -11,7 +11,7 @@ from quantool.plan.context import Context
 from quantool.plan.embeddings import embedding_decision, embedding_spec
 from quantool.plan.patterns import RECURRENT, named_patterns
 from quantool.plan.reasons import reason
-from quantool.schema import Decision, Mode, NodeFact, Plan, Reason, Use, WeightSpec
+from quantool.schema import Decision, Mode, NodeFact, Note, Plan, Reason, Use, WeightSpec
 
 #: operator -> the fused form that the rewriter writes
 DYNAMIC_KERNELS = {
@@ -62,11 +62,26 @@ def plan_rangeless(ctx: Context, *, mixed: bool) -> Plan:
         format=ctx.settings.format,
         target=ctx.target.name,
         opset=ctx.settings.opset,
+        reference=ctx.settings.reference,
         decisions=decisions,
         activations={},
         weights=tuple(weights),
         barriers=_barriers(ctx, decisions),
+        notes=tuple(_type_notes(ctx, weights)),
     )
+
+
+def _type_notes(ctx: Context, weights: Sequence[WeightSpec]) -> Iterator[Note]:
+    """A warning where the user named a type for weights alone that the target expands to float in every run."""
+    dtype = ctx.settings.weights
+    named = ctx.settings.mode is Mode.WEIGHT_ONLY and dtype != ctx.target.weights
+    if named and weights and dtype not in ctx.target.weight_only:
+        yield Note(
+            code="runs-as-float",
+            what=f"{ctx.target.name} turns {dtype} weights into float when the model runs: it gets smaller, not faster",
+            where=weights[0].node,
+            fix="Use int8 or int4 weights for speed, where the target multiplies with them as they are.",
+        )
 
 
 def _barriers(ctx: Context, decisions: Mapping[str, Decision]) -> tuple[Use, ...]:

@@ -12,6 +12,7 @@ from quantool.plan.barriers import find_barriers
 from quantool.plan.context import Context
 from quantool.plan.embeddings import KERNEL as EMBEDDING
 from quantool.plan.embeddings import embedding_decision, embedding_spec
+from quantool.plan.misfits import find_misfits
 from quantool.plan.patterns import named_patterns, reaching_spectrum
 from quantool.plan.reasons import reason
 from quantool.plan.regions import Unit, find_regions
@@ -34,10 +35,11 @@ def plan_static(ctx: Context) -> Plan:
         format=ctx.settings.format,
         target=ctx.target.name,
         opset=ctx.settings.opset,
+        reference=ctx.settings.reference,
         decisions=decisions,
         activations=activations,
         weights=tuple(weights),
-        barriers=find_barriers(ctx, units, activations),
+        barriers=tuple(dict.fromkeys((*find_barriers(ctx, units, activations), *find_misfits(ctx, units)))),
         notes=notes,
     )
 
@@ -76,7 +78,7 @@ def _weights(ctx: Context, unit: Unit) -> list[WeightSpec]:
             dtype=ctx.settings.activations,
             axis=None,
             bits=ELEMENTS[ctx.settings.activations].bits,
-            symmetric=False,
+            symmetric=ELEMENTS[ctx.settings.activations].floating,
         )
         for i in constants
     ]
@@ -127,11 +129,24 @@ def _activations(ctx: Context, units: Mapping[str, Unit]) -> dict[str, Activatio
 def _is_copied(ctx: Context, spec: ActivationSpec, units: Mapping[str, Unit]) -> bool:
     """Whether an integer product writes a tensor in float that is quantized for some of its readers only."""
     fact = ctx.facts.tensors[spec.name]
+    if ELEMENTS[spec.dtype].floating and _is_rectified(ctx, spec.name, units):
+        return True
     producer = units.get(fact.producer or "")
     if spec.replaces or producer is None:
         return False
     in_float = (u.node not in units or u.index not in units[u.node].inputs for u in fact.readers)
     return producer.role is Role.ANCHOR and (fact.is_output or any(in_float))
+
+
+def _is_rectified(ctx: Context, tensor: str, units: Mapping[str, Unit]) -> bool:
+    """Whether a rectifier stands before a tensor, kept data movers in between.
+
+    The zero point 0 of floating codes looks to the runtime like the smallest code, which would do what it does.
+    """
+    writer = ctx.facts.producer(tensor)
+    while writer is not None and op_of(writer).role is Role.MOVER and writer.name not in units:
+        writer = ctx.facts.producer(writer.inputs[0])
+    return writer is not None and op_of(writer).role is Role.RECTIFIER
 
 
 def _own_spec(ctx: Context, tensor: str) -> ActivationSpec:

@@ -9,13 +9,13 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from quantool.formulas import compute
+from quantool.formulas import compute, formula_for
 from quantool.recipe import Recipe
 from quantool.schema import ActivationSpec, FloatArray, Grid, Note, Parameters, Plan, QuantParams, Range
-from quantool.solve.ranges import DEFAULT_CALIBRATOR, solve_ranges, statistic_kind
+from quantool.solve.ranges import DEFAULT_CALIBRATOR, default_calibrator, solve_ranges, statistic_kind
 from quantool.solve.weights import Load, solve_weight
 
-__all__ = ["DEFAULT_CALIBRATOR", "solve", "solve_ranges", "statistic_kind"]
+__all__ = ["DEFAULT_CALIBRATOR", "default_calibrator", "solve", "solve_ranges", "statistic_kind"]
 
 Corrections: TypeAlias = Mapping[str, NDArray[np.float64]]
 NO_CORRECTIONS: Final[Corrections] = MappingProxyType({})
@@ -51,7 +51,7 @@ def activation_params(spec: ActivationSpec, chosen: Range, recipe: Recipe) -> Qu
     """Scale and zero point of one activation by the recipe's formula."""
     grid = Grid.of(spec.dtype)
     solved = compute(
-        str(recipe.formula or "onnx"),
+        formula_for(spec.dtype, recipe.formula),
         chosen.lo,
         chosen.hi,
         qmin=grid.qmin,

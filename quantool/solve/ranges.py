@@ -7,12 +7,21 @@ from functools import reduce
 
 from calibrators import CALIBRATORS
 from calibrators.statistic import Statistic
+from quantool.elements import ELEMENTS
 from quantool.errors import DataError
 from quantool.plan.selection import matches
 from quantool.recipe import Recipe, Rule
 from quantool.schema import ActivationSpec, GraphFacts, Grid, Plan, Range
 
 DEFAULT_CALIBRATOR = "mse"
+
+
+def default_calibrator(activations: str | None) -> str:
+    """What reads the ranges of a type (None: the target's): the least error, or extrema where steps follow the values.
+
+    A value that is clipped costs a floating type more than coarse steps near zero, which it does not have.
+    """
+    return "minmax" if activations is not None and ELEMENTS[activations].floating else DEFAULT_CALIBRATOR
 
 
 def statistic_kind(recipe: Recipe) -> str:

@@ -53,8 +53,12 @@ def solve_weight(
             bias_values = _finite(load(spec.bias), spec.bias).astype(np.float64)
             if correction is not None:
                 bias_values = bias_values - correction
-            scale = _raised(scale, bias_values, float(input_scale), empty=_is_empty(weight, spec))
-            bias, bias_scale = solve_bias(bias_values, np.multiply(input_scale, scale, dtype=np.float32))
+            if spec.own_bias_scale:
+                bias_scale = own_bias_scale(bias_values)
+            else:
+                scale = _raised(scale, bias_values, float(input_scale), empty=_is_empty(weight, spec))
+                bias_scale = np.multiply(input_scale, scale, dtype=np.float32)
+            bias, bias_scale = solve_bias(bias_values, bias_scale)
     params = QuantParams(
         dtype=spec.dtype, scale=scale, zero_point=zero_point, axis=spec.axis, block_size=spec.block_size
     )
@@ -79,8 +83,14 @@ def weight_scales(weight: AnyArray, spec: WeightSpec) -> tuple[FloatArray, IntAr
 
 def solve_bias(bias: AnyArray, scale: FloatArray) -> tuple[IntArray, FloatArray]:
     """int32 codes of a bias on the scale activation x weight. bias: float64[N]; scale: float32[] or [N]."""
+    scale = np.maximum(scale, np.finfo(np.float32).tiny)  # a product of two tiny scales may vanish
     codes = np.rint(bias / scale.astype(np.float64))
     return np.clip(codes, -BIAS_LIMIT, BIAS_LIMIT).astype(np.int32), scale
+
+
+def own_bias_scale(bias: AnyArray) -> FloatArray:
+    """The scale, float32[], that spreads a bias over 31 bits: finer than float32 itself."""
+    return np.asarray(np.abs(bias).max(initial=SMALLEST_WEIGHT_SCALE) / BIAS_LIMIT, np.float32)
 
 
 def _raised(scale: FloatArray, bias: AnyArray, input_scale: float, *, empty: BoolArray) -> FloatArray:

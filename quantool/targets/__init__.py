@@ -41,7 +41,9 @@ class Target:
     """A runtime: its kernels, and the types that the defaults choose.
 
     weight_bits: codes narrower than the type where u8 x s8 products can saturate. runs_here: ONNX Runtime on
-    this machine executes what the table says, so that the optimized graph can be held against it.
+    this machine executes what the table says, so that the optimized graph can be held against it. weight_only: the
+    types that a MatMul multiplies with as they are where only weights are quantized. reference_weights,
+    reference_activations: types that the runtime does not load, so that the onnx reference evaluator verifies.
     """
 
     name: str
@@ -52,6 +54,9 @@ class Target:
     weights: str
     weight_bits: int
     runs_here: bool
+    weight_only: tuple[str, ...]
+    reference_weights: tuple[str, ...]
+    reference_activations: tuple[str, ...]
     kernels: Mapping[tuple[str, str], Kernel]
 
     def kernel(self, domain: str, op_type: str) -> Kernel | None:
@@ -99,6 +104,9 @@ def load(name: str) -> Target:
         weights=data["weights"],
         weight_bits=data.get("weight_bits", 8),
         runs_here=data.get("runs_here", False),
+        weight_only=tuple(data["weight_only"]),
+        reference_weights=tuple(data["reference_weights"]),
+        reference_activations=tuple(data["reference_activations"]),
         kernels=MappingProxyType({(k.domain, k.op): k for k in rows}),
     )
 
