@@ -261,8 +261,13 @@ POINTS = {
 }
 
 
-@pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
+KILLS = [
+    *((point, signal.SIGKILL) for point in POINTS),
+    *(("verifying", number) for number in (signal.SIGTERM, signal.SIGINT)),
+]
+
+
+@pytest.mark.parametrize(("point", "number"), KILLS, ids=lambda value: getattr(value, "name", value))
 def test_a_killed_run_leaves_nothing_and_the_old_output_untouched(
     ready: Shell, point: str, number: signal.Signals
 ) -> None:
