@@ -70,7 +70,7 @@ def quantize(
     reads = _files(model, data, request.verify_data, recipe)
     check_paths(reports, output=request.output, reads=reads, force=force)
     result = _reported("quantize", reports, lambda: pipeline.quantize(request))
-    write_reports(result.report, reports)
+    _write(result.report, reports)
     return result
 
 
@@ -112,7 +112,7 @@ def compare(
     )
     check_paths(reports, reads=_files(float_model, quantized_model, data), force=force)
     report = _reported("compare", reports, lambda: pipeline.compare(request))
-    write_reports(report, reports)
+    _write(report, reports)
     return report
 
 
@@ -130,6 +130,16 @@ def _reported(command: str, reports: Sequence[Path], work: Callable[[], T]) -> T
         return work()
     except QuantoolError as error:
         write_reports(Report.failed(command, error), reports)
+        raise
+
+
+def _write(report: Report, reports: Sequence[Path]) -> None:
+    """Write the reports of a run that went well; where one cannot be written, the error tells the run."""
+    try:
+        write_reports(report, reports)
+    except OptionError as error:
+        error.report = report
+        error.report = Report.failed(report.command, error)
         raise
 
 

@@ -42,6 +42,7 @@ def finish(given: Given, outcome: Outcome, reports: Sequence[Path]) -> int:
         try:
             write_reports(report, reports)
         except OptionError as error:
+            error.report = report  # what was done is done, and is told
             return finish(given, failure(given, error), ())
     if report is not None and report.errors:
         _emit(sys.stderr, _page(lambda screen: screen.failures(report.errors), sys.stderr))

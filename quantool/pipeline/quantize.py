@@ -30,6 +30,7 @@ from quantool.pipeline.source import (
     source_files,
 )
 from quantool.pipeline.statistics import gather, usable_stats, wanted_by
+from quantool.pipeline.weight_error import weight_errors
 from quantool.plan import examine, make_plan
 from quantool.plan.reasons import REASONS
 from quantool.plan.settings import KERNEL_TYPES
@@ -68,10 +69,11 @@ class _Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Written:
-    """The result as it will be published. nodes: all nodes of its graph."""
+    """The result as it will be published. nodes: all nodes of its graph; weights_db: SQNR of the worst weight."""
 
     data: Loadable
     nodes: Sequence[NodeFact]
+    weights_db: float | None
 
 
 def quantize(request: QuantizeRequest) -> QuantizeResult:
@@ -88,8 +90,10 @@ def quantize(request: QuantizeRequest) -> QuantizeResult:
         plan, parameters = _decide(job, source, draft)
         _refuse_nothing(plan, source, draft)
         result = quantized_graph(source, plan, parameters)
+        weights_db = _judge_weights(job, source, parameters, draft)
         with _written(job, result) as (data, pending):
-            _verify(job, source, plan, _Written(data=data, nodes=graph.facts(result).nodes), draft=draft)
+            written = _Written(data=data, nodes=graph.facts(result).nodes, weights_db=weights_db)
+            _verify(job, source, plan, written, draft=draft)
             return _publish(job, data, pending, draft=draft)
 
 
@@ -219,6 +223,15 @@ def _refuse_nothing(plan: Plan, source: FloatModel, draft: Draft) -> None:
     )
 
 
+def _judge_weights(job: _Job, source: FloatModel, parameters: Parameters, draft: Draft) -> float | None:
+    """The worst weight's SQNR in dB where no outputs will be compared, since then nothing else tells the cost."""
+    if job.samples is not None or not job.recipe.verify:
+        return None
+    errors = weight_errors(parameters, source.constant)
+    draft.tensors = tensor_rows(parameters, errors)
+    return min(errors.values(), default=None)
+
+
 @contextmanager
 def _written(job: _Job, result: graph.Model) -> Iterator[tuple[Loadable, Pending | None]]:
     """The result as something to load: a file without a name beside the output, or bytes in memory."""
@@ -272,6 +285,7 @@ def _verify(job: _Job, source: FloatModel, plan: Plan, written: _Written, *, dra
             latency=evaluation.latency,
             outputs=evaluation.outputs,
             not_compared="no data" if job.recipe.verify else "--no-verify",
+            weights_db=written.weights_db,
             samples=evaluation.samples,
             held_out=draft.data.held_out if draft.data is not None and plan.activations else None,
             coverage=draft.coverage.macs,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from quantool.schema import Decision, GivenNode, GraphFacts, Parameters, Plan, Q
 
 #: tables of scales longer than this stay out of a report; the model holds them
 _LISTED = 4096
+NO_ERRORS: Mapping[str, float] = MappingProxyType({})
 
 
 def node_rows(facts: GraphFacts, plan: Plan, integer: Mapping[str, bool] | None) -> tuple[NodeRow, ...]:
@@ -67,9 +69,9 @@ def _runs_as(decision: Decision, integer: Mapping[str, bool]) -> str:
     return "integer" if found else "float"
 
 
-def tensor_rows(parameters: Parameters) -> tuple[TensorRow, ...]:
-    """One row for each quantized activation and weight."""
-    return (*_activation_rows(parameters), *_weight_rows(parameters))
+def tensor_rows(parameters: Parameters, errors: Mapping[str, float] = NO_ERRORS) -> tuple[TensorRow, ...]:
+    """One row for each quantized activation and weight. errors: SQNR of weights by key, where it is known."""
+    return (*_activation_rows(parameters), *_weight_rows(parameters, errors))
 
 
 def _activation_rows(parameters: Parameters) -> Iterator[TensorRow]:
@@ -87,14 +89,20 @@ def _activation_rows(parameters: Parameters) -> Iterator[TensorRow]:
         )
 
 
-def _weight_rows(parameters: Parameters) -> Iterator[TensorRow]:
+def _weight_rows(parameters: Parameters, errors: Mapping[str, float]) -> Iterator[TensorRow]:
     seen = set()
     for weight in parameters.weights.values():
         if weight.key in seen:
             continue
         seen.add(weight.key)
         scale, zero_point = _listed(weight.params)
-        yield TensorRow(name=weight.spec.tensor, dtype=weight.params.dtype, scale=scale, zero_point=zero_point)
+        yield TensorRow(
+            name=weight.spec.tensor,
+            dtype=weight.params.dtype,
+            scale=scale,
+            zero_point=zero_point,
+            sqnr_db=errors.get(weight.key),
+        )
 
 
 def _listed(

@@ -27,7 +27,8 @@ class Evidence:
     """What a verdict rests on.
 
     Sizes are of the whole model, external data included. latency: None where not measured. outputs: comparisons
-    by name, empty where outputs were not compared; not_compared: why not, in a few words. samples: compared feeds.
+    by name, empty where outputs were not compared; not_compared: why not, in a few words;
+    weights_db: then the SQNR of the worst weight. samples: compared feeds.
     held_out: whether they were left out of calibration, None where nothing was calibrated or that is unknown.
     coverage: share of multiplications that are quantized, None where unknown.
     """
@@ -37,6 +38,7 @@ class Evidence:
     quantized_bytes: int
     latency: Latency | None = None
     not_compared: str = "no data"
+    weights_db: float | None = None
     outputs: Mapping[str, OutputComparison] = field(default_factory=dict)
     samples: int = 0
     held_out: bool | None = None
@@ -93,7 +95,7 @@ def _speed(evidence: Evidence) -> tuple[str, ...]:
 def _accuracy(evidence: Evidence) -> tuple[str, ...]:
     name, worst = _worst_output(evidence)
     if worst is None:
-        return (f"outputs were not compared ({evidence.not_compared})",)
+        return (f"outputs were not compared ({evidence.not_compared})", *_weights(evidence.weights_db))
     kind = "held-out sample" if evidence.held_out else "sample"
     where = f"on {evidence.samples} {kind}{'s' if evidence.samples != 1 else ''}"
     if evidence.held_out is False:
@@ -109,6 +111,12 @@ def _accuracy(evidence: Evidence) -> tuple[str, ...]:
         words.append(f"{'worst ' if len(shares) > 1 else ''}top-1 agreement {100 * min(shares):.1f} %")
     words[-1:] = [f"{words[-1]} {where}"] if words else [f"outputs compared {where}"]
     return tuple(words)
+
+
+def _weights(sqnr_db: float | None) -> tuple[str, ...]:
+    if sqnr_db is None:
+        return ()
+    return ("weights are exact",) if sqnr_db == math.inf else (f"the worst weight has {sqnr_db:.1f} dB",)
 
 
 def _worst_output(evidence: Evidence) -> tuple[str, OutputComparison | None]:

@@ -157,6 +157,21 @@ def test_without_calibrating_data_still_verifies(ready: Shell) -> None:
             assert ran.document["latency"] is not None
 
 
+def test_without_any_data_the_weights_alone_are_judged(ready: Shell) -> None:
+    found = ready("quantize m.onnx --mode weight-only --json").document
+    errors = {row["name"]: row["sqnr_db"] for row in found["tensors"]}
+    constants = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load("m.int8.onnx").graph.initializer}
+    (exact,) = (onnx.numpy_helper.to_array(t) for t in onnx.load("m.onnx").graph.initializer if t.name == "w2")
+    coarse = constants["w2_quantized"] * constants["w2_scale"].reshape(-1, 1, 1, 1).astype(np.float64)
+    assert errors["w2"] == pytest.approx(10 * np.log10(np.square(exact).sum() / np.square(exact - coarse).sum()), 1e-5)
+    assert set(errors) == {"w1", "w2", "w3"}
+    assert (
+        f"outputs were not compared (no data), the worst weight has {min(errors.values()):.1f} dB" in found["verdict"]
+    )
+    found = ready("quantize m.onnx --mode weight-only --data d.npz --force --json").document
+    assert {row["sqnr_db"] for row in found["tensors"]} == {None}
+
+
 def test_no_verify_compares_nothing_and_says_so(ready: Shell) -> None:
     found = ready("quantize m.onnx --data d.npz --no-verify --json").document
     assert [found[key] for key in ("verification", "latency", "runtime")] == [None, None, None]

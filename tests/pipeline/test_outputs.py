@@ -17,7 +17,9 @@ import pytest
 from onnx.external_data_helper import convert_model_to_external_data
 
 import pipeline.bed as bed
+import quantool
 from pipeline.bed import Shell
+from quantool.errors import OptionError
 
 DATA = "quantize m.onnx --data d.npz"
 
@@ -288,6 +290,30 @@ def test_a_killed_run_leaves_nothing_and_the_old_output_untouched(
     Path("stopped").unlink()
     assert Path("o.onnx").read_bytes() == b"old"
     assert ready.files() == ["d.npz", "m.onnx", "o.onnx"]
+
+
+def test_a_report_that_cannot_be_written_does_not_hide_the_model_that_was(
+    ready: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = os.fsync
+    calls = iter((honest, None))
+
+    def full_at_last(descriptor: int) -> None:
+        if next(calls) is None:
+            raise OSError(28, "No space left on device")
+        honest(descriptor)
+
+    monkeypatch.setattr("os.fsync", full_at_last)
+    ran = ready(f"{DATA} --report r.md --json")
+    found = ran.document
+    assert (ran.code, found["status"], found["errors"][0]["where"]) == (2, "refused", "r.md")
+    assert found["output"]["path"] == "m.int8.onnx"
+    assert ready.files() == ["d.npz", "m.int8.onnx", "m.onnx"]
+    calls = iter((honest, None))
+    with pytest.raises(OptionError) as caught:
+        quantool.quantize("m.onnx", data="d.npz", output="m.int8.onnx", force=True, report="r.md")
+    assert caught.value.report is not None
+    assert (caught.value.report.exit_code, caught.value.report.output is not None) == (2, True)
 
 
 def test_a_full_disk_is_an_error_that_leaves_nothing(ready: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,14 @@ CASES = {
         "3.9x smaller, but slower than float (0.83x), SQNR 38.2 dB, top-1 agreement 99.4 % on 16 held-out samples.",
     ),
     "no data": ({"outputs": {}, "latency": None}, "3.9x smaller, outputs were not compared (no data)."),
+    "no data, weights judged": (
+        {"outputs": {}, "latency": None, "weights_db": 41.27},
+        "3.9x smaller, outputs were not compared (no data), the worst weight has 41.3 dB.",
+    ),
+    "no data, nothing lost": (
+        {"outputs": {}, "latency": None, "weights_db": math.inf},
+        "3.9x smaller, outputs were not compared (no data), weights are exact.",
+    ),
     "not asked": (
         {"outputs": {}, "latency": None, "not_compared": "--no-verify"},
         "3.9x smaller, outputs were not compared (--no-verify).",
