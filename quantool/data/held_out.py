@@ -14,6 +14,8 @@ from quantool.schema import AnyArray, Feed
 
 FEWEST = 16
 MOST_FEEDS = 16
+# Feeds that calibrate and stay as well, so that what is fitted to samples is never judged on the same ones.
+FITTING_FEEDS = 12
 MOST_BYTES = 256 * 1024 * 1024
 # Of a small data set most must calibrate.
 _SHARE = 4
@@ -31,18 +33,21 @@ class Split:
     """Feeds divided into those that calibrate and those that verify.
 
     Iterate once, to the end: feeds that calibrate come as they are read, or late, when they fall out of the choice.
-    Kept are the feeds with the smallest hashes of their content, at most 16 and 256 MiB, one at least. From 16 feeds
-    on, a quarter of them and at most 16 verify and do not calibrate; with fewer all calibrate, and those kept verify.
+    Kept are the feeds with the smallest hashes of their content, at most 28 and 256 MiB, one at least. From 16 feeds
+    on, the first quarter of them and at most 16 verify and do not calibrate, the next fit; with fewer all calibrate,
+    and those kept verify and fit.
 
     Attributes:
         verification: the feeds to verify on, in the order of their hashes; filled at the end.
-        held_out: none of them calibrated.
+        fitting: feeds that calibrated, for what is fitted to samples in memory; in that order, filled then too.
+        held_out: no feed that verifies calibrated.
         order: the number in the source of each feed that was yielded, so that errors can state it.
         samples: how many feeds the source had.
     """
 
     def __init__(self, feeds: Iterable[Feed], *, most_feeds: int = MOST_FEEDS, most_bytes: int = MOST_BYTES) -> None:
         self.verification: tuple[Feed, ...] = ()
+        self.fitting: tuple[Feed, ...] = ()
         self.held_out = False
         self.order: list[int] = []
         self.samples = 0
@@ -72,15 +77,17 @@ class Split:
 
     def _rest(self, kept: list[_Kept]) -> Iterator[Feed]:
         self.held_out = self.samples >= FEWEST
-        verifying = kept[: self.samples // _SHARE] if self.held_out else kept
-        calibrating = kept[len(verifying) :] if self.held_out else kept
+        share = min(self.samples // _SHARE, self._most_feeds) if self.held_out else self._most_feeds
+        verifying = kept[:share]
+        calibrating = kept[share:] if self.held_out else kept
         self.verification = tuple(entry.feed for entry in verifying)
+        self.fitting = tuple(entry.feed for entry in calibrating[:FITTING_FEEDS])
         for entry in sorted(calibrating, key=lambda entry: entry.number):
             yield self._passed(entry.number, entry.feed)
 
     def _too_many(self, kept: list[_Kept]) -> bool:
         size_bytes = sum(entry.size_bytes for entry in kept)
-        return len(kept) > self._most_feeds or (len(kept) > 1 and size_bytes > self._most_bytes)
+        return len(kept) > self._most_feeds + FITTING_FEEDS or (len(kept) > 1 and size_bytes > self._most_bytes)
 
     def _passed(self, number: int, feed: Feed) -> Feed:
         self.order.append(number)

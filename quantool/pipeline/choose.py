@@ -1,4 +1,4 @@
-"""Choosing by measurement: which ranges, and whether bias correction helps, on the feeds that were kept.
+"""Choosing by measurement: which ranges, and whether GPTQ and bias correction help, on the feeds that were kept.
 
 A trial is a quantized model run beside the float one. Its score is the mean over samples and outputs of noise over
 signal, in dB, so that a sample that is ruined counts more than many that are fine. An output behind a Softmax or
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from types import MappingProxyType
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from quantool.graph.outputs import with_outputs
 from quantool.ops import Role, op_of
 from quantool.pipeline.build import loadable, quantized_graph
 from quantool.pipeline.correct import corrections
+from quantool.pipeline.round_weights import rounded, with_codes
 from quantool.pipeline.source import FloatModel
 from quantool.recipe import Effort, Recipe
 from quantool.report.model import Trial
@@ -37,13 +39,26 @@ _SATURATING = frozenset({"Softmax", "LogSoftmax", "Sigmoid"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One way to quantize the model. label: as a report names it; calibrator: what its ranges come from."""
+    """One way to quantize the model.
+
+    label: as a report names it; calibrator: what its ranges come from; codes: node -> codes of its weight, where they
+    are not those of rounding to nearest.
+    """
 
     label: str
     calibrator: str
     plan: Plan
     ranges: Mapping[str, Range]
     parameters: Parameters
+    codes: Mapping[str, AnyArray] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judges:
+    """Samples in memory. judging: what scores are measured on; fitting: what algorithms are fitted to."""
+
+    judging: Sequence[Feed]
+    fitting: Sequence[Feed]
 
 
 #: calibrator -> plan and ranges
@@ -51,18 +66,20 @@ Planner = Callable[[str], tuple[Plan, Mapping[str, Range]]]
 
 
 def choose(
-    source: FloatModel, planner: Planner, feeds: Sequence[Feed], *, recipe: Recipe
+    source: FloatModel, planner: Planner, samples: Judges, *, recipe: Recipe
 ) -> tuple[Candidate, tuple[Trial, ...]]:
     """The best candidate by score, and what was tried; without feeds or effort, the first one and nothing."""
     first = _candidate(source, planner, str(recipe.calibrator or default_calibrator(recipe.activations)), recipe)
     too_large = source.loaded.source.size_bytes > LARGEST_TRIAL_BYTES or first.plan.reference
-    if not feeds or recipe.effort is Effort.FAST or too_large or not first.plan.activations:
+    if not samples.judging or recipe.effort is Effort.FAST or too_large or not first.plan.activations:
         return first, ()
-    judge = _Judge(source, feeds, threads=recipe.threads or 0)
+    judge = _Judge(source, samples.judging, threads=recipe.threads or 0)
     scores = {first.label: judge.score(first)}
     best = first
-    for proposal in _proposals(source, planner, feeds, recipe=recipe):
+    for proposal in _proposals(source, planner, samples, recipe=recipe):
         candidate = proposal(best)
+        if candidate is None:
+            continue
         scores[candidate.label] = judge.score(candidate)
         if scores[candidate.label] >= scores[best.label] + LEAST_GAIN_DB:
             best = candidate
@@ -78,19 +95,35 @@ def _candidate(source: FloatModel, planner: Planner, calibrator: str, recipe: Re
 
 
 def _proposals(
-    source: FloatModel, planner: Planner, feeds: Sequence[Feed], *, recipe: Recipe
-) -> Iterator[Callable[[Candidate], Candidate]]:
-    """What may be better than the best so far, one after the other."""
+    source: FloatModel, planner: Planner, samples: Judges, *, recipe: Recipe
+) -> Iterator[Callable[[Candidate], Candidate | None]]:
+    """What may be better than the best so far, one after the other; None where it would change nothing."""
     if recipe.calibrator is None and default_calibrator(recipe.activations) != "minmax":
         yield lambda _: _candidate(source, planner, "minmax", recipe)
-    yield lambda best: _corrected(source, best, feeds, recipe)
+    yield lambda best: _rounded(source, best, samples.fitting)
+    yield lambda best: _corrected(source, best, samples.fitting, recipe)
 
 
-def _corrected(source: FloatModel, best: Candidate, feeds: Sequence[Feed], recipe: Recipe) -> Candidate:
+def _rounded(source: FloatModel, best: Candidate, feeds: Sequence[Feed]) -> Candidate | None:
+    """The same with GPTQ where the weights' noise dominates."""
+    codes = rounded(source, best.plan, best.parameters, feeds)
+    if not codes:
+        return None
+    return replace(
+        best,
+        label=f"{best.label}, GPTQ in {len(codes)} layers",
+        parameters=with_codes(best.parameters, codes),
+        codes=codes,
+    )
+
+
+def _corrected(source: FloatModel, best: Candidate, feeds: Sequence[Feed], recipe: Recipe) -> Candidate | None:
     """The same with bias correction."""
     shifts = corrections(source, best.plan, best.parameters, feeds)
+    if not shifts:
+        return None
     parameters = solve(best.plan, best.ranges, load=source.constant, recipe=recipe, corrections=shifts)
-    return replace(best, label=f"{best.label} and bias correction", parameters=parameters)
+    return replace(best, label=f"{best.label}, bias correction", parameters=with_codes(parameters, best.codes))
 
 
 class _Judge:

@@ -23,6 +23,8 @@ def corrections(source: FloatModel, plan: Plan, parameters: Parameters, feeds: S
         for spec in plan.weights
         if spec.activation is not None and source.facts.by_name[spec.node].op_type in _LAYERS and not spec.block_size
     }
+    if not layers or not feeds:
+        return {}
     means = _means(source, layers, parameters, feeds)
     found = {}
     for name, tensor in layers.items():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from quantool import graph
 from quantool.data import DataOptions, FeedSource, InputSpec, find_beside, open_data, split_feeds
-from quantool.data.held_out import MOST_BYTES
+from quantool.data.held_out import MOST_BYTES, MOST_FEEDS
 from quantool.recipe import Recipe
 from quantool.report.model import DataInfo
 from quantool.requests import DataSource
@@ -32,7 +32,8 @@ class Samples:
         note: a warning about the source, such as random data.
         count: feeds that calibrated, or were read where nothing calibrates; known once `calibration` or `drain` ended.
         held_out: none of the feeds in `kept` calibrated, None where unknown; known then too.
-        kept: feeds for whatever must run the model again; known then too.
+        kept: feeds to judge on; known then too.
+        fitting: feeds that calibrated, for what is fitted to samples; known then too.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Samples:
         self.count = 0
         self.held_out: bool | None = verify is not None
         self.kept: tuple[Feed, ...] = ()
+        self.fitting: tuple[Feed, ...] = ()
         self._has_verify = verify is not None
         self._keep_all = keep_all
         # Each source is read through one iterator, once: it may be a generator.
@@ -64,17 +66,20 @@ class Samples:
 
     def calibration(self) -> Iterator[Feed]:
         """The feeds that calibrate, once; what verifies is known when it ends."""
-        if self._keep_all or self._has_verify:
+        if self._keep_all:
             for feed in self._feeds:
                 self.count += 1
                 yield feed
-            self.kept = _first(self._verify)
             return
-        split = split_feeds(self._feeds)
+        split = split_feeds(self._feeds, most_feeds=0 if self._has_verify else MOST_FEEDS)
         for feed in split:
             self.count += 1
             yield feed
-        self.kept, self.held_out = split.verification, split.held_out
+        self.fitting = split.fitting
+        if self._has_verify:
+            self.kept = _first(self._verify)
+        else:
+            self.kept, self.held_out = split.verification, split.held_out
 
     def drain(self, *, held_out: bool | None = True) -> None:
         """Make `kept` known where nothing calibrates. held_out: None where ranges from elsewhere leave it unknown."""

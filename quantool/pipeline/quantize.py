@@ -14,7 +14,7 @@ from quantool.errors import GateError, NothingQuantizedError, OptionError
 from quantool.graph.destination import refuse_overwrite
 from quantool.graph.save import Pending, check, model_proto, write_temporary
 from quantool.pipeline.build import quantized_graph
-from quantool.pipeline.choose import choose
+from quantool.pipeline.choose import Judges, choose
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.feeds import Samples, data_info, open_samples, ranges_info
 from quantool.pipeline.judge import Evaluation, evaluate, judge_gates, load_quantized
@@ -169,8 +169,10 @@ def _decide(job: _Job, source: FloatModel, draft: Draft) -> tuple[Plan, Paramete
     plan = make_plan(facts, recipe, target=job.target, mode=job.mode)
     if plan.activations:
         stats, hardest = _stats(job, source, plan, draft)
-        kept = () if job.samples is None else (*job.samples.kept, *hardest)
-        chosen, draft.trials = choose(source, partial(_planned, job, source, plan, stats), kept, recipe=recipe)
+        judges = Judges(judging=(), fitting=())
+        if job.samples is not None:
+            judges = Judges(judging=(*job.samples.kept, *hardest), fitting=job.samples.fitting)
+        chosen, draft.trials = choose(source, partial(_planned, job, source, plan, stats), judges, recipe=recipe)
         plan, parameters = chosen.plan, chosen.parameters
         draft.recipe = replace(job.resolved, calibrator=Calibrator(chosen.calibrator)).to_dict()
     else:

@@ -66,7 +66,7 @@ def test_a_few_samples_of_large_values_keep_the_range_wide():
     model, feeds = network()
     chosen = quantool.quantize(model, data=feeds)
     trials = {trial.name: trial.score_db for trial in chosen.report.trials}
-    assert trials["minmax ranges"] > trials["mse ranges"] + 3
+    assert trials["minmax ranges"] > trials["mse ranges"] + 2
     assert chosen.report.to_dict()["recipe"]["calibrator"] == "minmax"
 
 
@@ -75,7 +75,7 @@ def test_fast_effort_and_a_named_calibrator_leave_the_ranges_alone():
     fast = quantool.quantize(model, data=feeds, effort="fast").report
     assert fast.trials == ()
     named = quantool.quantize(model, data=feeds, calibrator="percentile").report
-    assert [trial.name for trial in named.trials] == ["percentile ranges", "percentile ranges and bias correction"]
+    assert [trial.name for trial in named.trials] == ["percentile ranges", "percentile ranges, bias correction"]
 
 
 def shifted_network():

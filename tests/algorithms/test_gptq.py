@@ -1,0 +1,76 @@
+"""GPTQ against rounding to nearest, and against its own definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quantool.algorithms.gptq import gptq, output_noise
+from quantool.schema import Grid
+
+
+def layer(seed, inputs=48, outputs=16, rank=None):
+    """A weight, and the Gram matrix of strongly correlated inputs."""
+    rng = np.random.default_rng(seed)
+    mixing = rng.standard_normal((rank or inputs, inputs))
+    x = rng.standard_normal((4 * inputs, rank or inputs)) @ mixing
+    return rng.standard_normal((outputs, inputs)), x.T @ x / len(x)
+
+
+def nearest(weight, scale, grid):
+    return np.clip(np.rint(weight / scale[:, None]), grid.qmin, grid.qmax)
+
+
+@pytest.mark.parametrize(("bits", "gain_db"), [(8, 3.0), (4, 3.0)])
+def test_output_noise_falls_on_correlated_inputs(bits, gain_db):
+    weight, gram = layer(0, rank=12)
+    grid = Grid.of("int8", symmetric=True, bits=bits)
+    scale = np.abs(weight).max(axis=1) / grid.qmax
+    codes = gptq(weight, gram, scale, grid=grid)
+    before = output_noise(weight - nearest(weight, scale, grid) * scale[:, None], gram)
+    after = output_noise(weight - codes * scale[:, None], gram)
+    assert 10 * np.log10(before / after) >= gain_db
+
+
+def test_uncorrelated_inputs_are_rounded_to_nearest():
+    weight, _ = layer(1)
+    grid = Grid.of("int8", symmetric=True)
+    scale = np.abs(weight).max(axis=1) / grid.qmax
+    codes = gptq(weight, np.eye(weight.shape[1]), scale, grid=grid)
+    np.testing.assert_array_equal(codes, nearest(weight, scale, grid))
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), bits=st.sampled_from([2, 3, 4, 8]), inputs=st.integers(1, 150))
+def test_codes_stay_on_the_grid_whatever_the_layer(seed, bits, inputs):
+    weight, gram = layer(seed, inputs=inputs, outputs=3)
+    grid = Grid.of("int8", symmetric=True, bits=bits)
+    codes = gptq(weight, gram, np.abs(weight).max(axis=1) / grid.qmax, grid=grid)
+    assert codes.dtype == np.int32
+    assert codes.shape == weight.shape
+    assert codes.min() >= grid.qmin
+    assert codes.max() <= grid.qmax
+
+
+def test_the_order_of_the_inputs_does_not_matter():
+    weight, gram = layer(2)
+    grid = Grid.of("int8", symmetric=True, bits=4)
+    scale = np.abs(weight).max(axis=1) / grid.qmax
+    order = np.random.default_rng(0).permutation(weight.shape[1])
+    codes = gptq(weight, gram, scale, grid=grid)
+    shuffled = gptq(weight[:, order], gram[np.ix_(order, order)], scale, grid=grid)
+    assert np.mean(shuffled == codes[:, order]) > 0.99  # roundings of the factorization may move a tie
+
+
+@pytest.mark.parametrize("gram", [np.zeros((4, 4)), np.full((4, 4), np.nan)], ids=["silent", "nan"])
+def test_a_matrix_that_says_nothing_gives_none(gram):
+    assert gptq(np.ones((2, 4)), gram, np.ones(2), grid=Grid.of("int8", symmetric=True)) is None
+
+
+def test_output_noise_is_the_mean_square_of_the_output_error():
+    rng = np.random.default_rng(3)
+    x, error = rng.standard_normal((500, 7)), rng.standard_normal((3, 7))
+    gram = x.T @ x / len(x)
+    assert output_noise(error, gram) == pytest.approx(np.square(x @ error.T).sum() / len(x), rel=1e-12)
