@@ -52,6 +52,19 @@ def test_the_default_name_is_beside_the_model_not_in_the_working_folder(ready: S
     assert sorted(path.name for path in Path("models").iterdir()) == ["a.b.int8.onnx", "a.b.onnx"]
 
 
+def test_a_model_hub_of_links_gets_its_result_beside_the_link(ready: Shell) -> None:
+    for folder in ("blobs", "snapshot"):
+        Path(folder).mkdir()
+    Path("m.onnx").rename("blobs/1a2b")
+    Path("d.npz").rename("blobs/3c4d")
+    Path("snapshot/m.onnx").symlink_to("../blobs/1a2b")
+    Path("snapshot/m.calib.npz").symlink_to("../blobs/3c4d")
+    ran = ready("quantize snapshot/m.onnx")
+    assert (ran.code, ran.out.startswith("Data: snapshot/m.calib.npz (24 feeds)")) == (0, True)
+    assert sorted(path.name for path in Path().rglob("*.*onnx")) == ["m.int8.onnx", "m.onnx"]
+    assert ready("quantize snapshot/m.onnx -o blobs/3c4d --force").code == 2
+
+
 def test_no_file_that_was_there_changes(ready: Shell) -> None:
     before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in Path().iterdir()}
     assert ready(DATA).code == 0
