@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from quantool.errors import DataError, ModelError
+from quantool.graph.load import opset_of
 from quantool.graph.protos import DEFAULT_DOMAINS, nodes
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 #: what its operators, plain NumPy, raise on inputs that they do not take
 _FAILURES: Final = (RuntimeError, ValueError, TypeError, NotImplementedError, IndexError, KeyError, AttributeError)
+_FIRST_QUANTIZING_OPSET: Final = 19
 _EXTERNAL: Final = 1  # TensorProto.DataLocation.EXTERNAL
 
 
@@ -61,7 +63,7 @@ class ReferenceSession:
         proto = onnx.ModelProto.FromString(data)
         _load_external(proto, external)
         try:
-            self._evaluator = ReferenceEvaluator(proto)
+            self._evaluator = ReferenceEvaluator(proto, new_ops=_older_operators(proto))
         except _FAILURES as error:
             raise ModelError(
                 "does-not-load",
@@ -92,6 +94,15 @@ class ReferenceSession:
                 fix="Use a type that ONNX Runtime has kernels for.",
             ) from error
         return dict(zip(wanted, map(np.asarray, arrays), strict=True))
+
+
+def _older_operators(proto: onnx.ModelProto) -> list[type]:
+    """Q and DQ before opset 19, which the evaluator lacks: the newest do the same for what there was before."""
+    from onnx.reference.ops import load_op
+
+    if opset_of(proto) >= _FIRST_QUANTIZING_OPSET:
+        return []
+    return [type(name, (load_op("", name),), {"op_domain": ""}) for name in ("QuantizeLinear", "DequantizeLinear")]
 
 
 def _load_external(proto: onnx.ModelProto, files: Mapping[str, mmap]) -> None:

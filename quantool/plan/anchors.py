@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from quantool.ops import Role, op_of, weight_axis
+from quantool.ops import Role, activation_inputs, op_of, weight_axis
 from quantool.plan.context import Context
 from quantool.plan.patterns import NORMALIZATIONS, RECURRENT
 from quantool.plan.reasons import reason
 from quantool.plan.regions import Unit, absorb
-from quantool.schema import NodeFact, Reason, WeightSpec
+from quantool.schema import Format, Mode, NodeFact, Reason, WeightSpec
 
 
 def anchor_unit(ctx: Context, node: NodeFact) -> Unit:
     """The unit of an accepted anchor: its operands, and its output where the kernel writes integers."""
-    inputs = (0,) if ctx.is_constant(node.inputs[1]) else (0, 1)
+    inputs = tuple(i for i in (0, 1) if not ctx.is_constant(node.inputs[i]))
     kernel = ctx.kernel(node)
     required = kernel is not None and (kernel.output == "required" or ctx.settings.format.value == "qoperator")
     if not required:
@@ -31,7 +31,13 @@ def refusal(ctx: Context, node: NodeFact) -> Reason | None:
         return reason("recurrent")
     if ctx.kernel(node) is None:
         return reason("no-integer-kernel")
-    return weight_refusal(ctx, node) or _form_refusal(ctx, node)
+    why = weight_refusal(ctx, node) or _form_refusal(ctx, node)
+    return why or ctx.level_refusal(_written(anchor_unit(ctx, node)))
+
+
+def _written(unit: Unit) -> tuple[str, ...]:
+    """The activations that stand as integers for a unit's sake."""
+    return (*unit.reads, *unit.ends) if unit.integer_output else unit.reads
 
 
 def weight_refusal(ctx: Context, node: NodeFact) -> Reason | None:
@@ -43,12 +49,35 @@ def weight_refusal(ctx: Context, node: NodeFact) -> Reason | None:
     if kinds != {"float32"}:
         return reason("not-float")
     if ctx.is_constant(operand):
-        return reason("constant-first-operand")
+        return None if _scales_rows(ctx, node) else reason("constant-first-operand")
     if not ctx.is_constant(weight):
         return reason("activation-matmul" if node.op_type == "MatMul" else "weight-not-constant")
     if ctx.size(weight) in (0, None):
         return reason("unsupported-form", "Its weight is empty.")
     return None
+
+
+def _scales_rows(ctx: Context, node: NodeFact) -> bool:
+    """Whether the user asks for a product with a constant matrix in front, and the target's kernel scales its rows."""
+    kernel = ctx.kernel(node)
+    asked = ctx.asked(node) and ctx.settings.format is Format.QOPERATOR and ctx.settings.mode is Mode.STATIC
+    takes = kernel is not None and kernel.per_row and ctx.rank(node.inputs[0]) == 2
+    return asked and takes and not ctx.is_constant(node.inputs[1])
+
+
+def row_spec(ctx: Context, node: NodeFact) -> WeightSpec:
+    """How the constant first operand of a product becomes integers: a scale a row, [M, 1], as a block over K."""
+    tensor = node.inputs[0]
+    shape = ctx.facts.tensors[tensor].shape or ()
+    return WeightSpec(
+        node=node.name,
+        index=0,
+        tensor=tensor,
+        dtype=ctx.settings.weights,
+        axis=1,
+        block_size=int(shape[1] or 1),
+        bits=ctx.settings.weight_bits,
+    )
 
 
 def _form_refusal(ctx: Context, node: NodeFact) -> Reason | None:
@@ -112,7 +141,10 @@ def kept_reason(ctx: Context, node: NodeFact, patterns: dict[str, str]) -> Reaso
     dtypes = {ctx.facts.tensors[t].dtype for t in (*node.inputs, *node.outputs) if t in ctx.facts.tensors}
     if not any(d.startswith(("float", "bfloat")) for d in dtypes):
         return reason("unknown-type" if "" in dtypes else "not-float")
-    if ctx.role(node) in (Role.FOLLOWER, Role.MOVER, Role.RECTIFIER, Role.ISLAND):
+    if ctx.role(node) in (Role.FOLLOWER, Role.MOVER, Role.ISLAND):
+        activations = (*(node.inputs[i] for i in activation_inputs(node)), *(o for o in node.outputs if o))
+        return ctx.level_refusal(activations) or reason("not-between-integers")
+    if ctx.role(node) is Role.RECTIFIER:
         return reason("not-between-integers")
     if op_of(node).role is not None:
         return reason("no-integer-kernel")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from quantool.ops import Role, op_of
+from quantool.plan.feature_levels import level_refusal
 from quantool.plan.selection import Choice
 from quantool.plan.settings import Settings
 from quantool.schema import GraphFacts, NodeFact, Reason
@@ -40,6 +41,14 @@ class Context:
         """Why the user or the findings keep a node in float, or None."""
         choice = self.choices[node.name]
         return choice.reason if choice.asked or choice.reason is not None else self.findings.keep.get(node.name)
+
+    def level_refusal(self, tensors: Iterable[str]) -> Reason | None:
+        """Why the target's feature level, if it has one, does not quantize one of these activations; or None."""
+        level = self.target.feature_level
+        if level is None:
+            return None
+        computed = (tensor for tensor in tensors if not self.is_constant(tensor))
+        return level_refusal(self.facts, computed, level=level, codes=self.settings.activations)
 
     def asked(self, node: NodeFact) -> bool:
         """Whether the user named the node."""

@@ -45,6 +45,10 @@ REASONS: Final = MappingProxyType(
             "Its attributes or the rank of its weight have no integer form.",
             "Rewrite the node in the usual form.",
         ),
+        "feature-level": (
+            "The target's feature level takes no QuantizeLinear of such a tensor.",
+            "Use a level that does, as --target directml-6.2, where the device has it.",
+        ),
         "softmax": (
             "Softmax amplifies small errors of its input; nothing from the scores to its output is quantized.",
             "Ask for it with --include-op Softmax.",

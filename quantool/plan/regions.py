@@ -119,9 +119,11 @@ def _join(ctx: Context, node: NodeFact, available: set[str], gates: set[str]) ->
     if not usable or not all(ctx.is_float32(t) for t in (*reads, *(o for o in node.outputs if o))):
         return None
     if role is not Role.FOLLOWER:
-        return Unit(node=node, role=role, inputs=inputs, ends=tuple(o for o in node.outputs if o))
-    end, absorbed, bounds = absorb(ctx, node)
-    return Unit(node=node, role=role, inputs=inputs, ends=(end,), absorbed=absorbed, bounds=bounds)
+        unit = Unit(node=node, role=role, inputs=inputs, ends=tuple(o for o in node.outputs if o))
+    else:
+        end, absorbed, bounds = absorb(ctx, node)
+        unit = Unit(node=node, role=role, inputs=inputs, ends=(end,), absorbed=absorbed, bounds=bounds)
+    return unit if ctx.level_refusal((*unit.reads, *unit.ends)) is None else None
 
 
 def _is_operand(ctx: Context, tensor: str) -> bool:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 from quantool.elements import ELEMENTS
 from quantool.ops import Role, ScaleRule, op_of
-from quantool.plan.anchors import anchor_unit, kept_reason, refusal, weight_spec
+from quantool.plan.anchors import anchor_unit, kept_reason, refusal, row_spec, weight_spec
 from quantool.plan.barriers import find_barriers
 from quantool.plan.context import Context
 from quantool.plan.embeddings import KERNEL as EMBEDDING
 from quantool.plan.embeddings import embedding_decision, embedding_spec
+from quantool.plan.feature_levels import expansion_note
 from quantool.plan.misfits import find_misfits
 from quantool.plan.patterns import named_patterns, reaching_spectrum
 from quantool.plan.reasons import reason
@@ -35,12 +36,13 @@ def plan_static(ctx: Context) -> Plan:
         format=ctx.settings.format,
         target=ctx.target.name,
         opset=ctx.settings.opset,
-        reference=ctx.settings.reference,
+        # ONNX Runtime takes no scale a row (SPEC.md section 4)
+        reference=ctx.settings.reference or any(spec.index == 0 and spec.block_size for spec in weights),
         decisions=decisions,
         activations=activations,
         weights=tuple(weights),
         barriers=tuple(dict.fromkeys((*find_barriers(ctx, units, activations), *find_misfits(ctx, units)))),
-        notes=notes,
+        notes=(*notes, *_level_notes(ctx, activations)),
     )
 
 
@@ -67,6 +69,8 @@ def _weights(ctx: Context, unit: Unit) -> list[WeightSpec]:
     """The weight of an anchor, and constants that a follower reads as operands."""
     constants = [i for i in unit.inputs if ctx.is_constant(unit.node.inputs[i])]
     if unit.role is Role.ANCHOR:
+        if ctx.is_constant(unit.node.inputs[0]):
+            return [row_spec(ctx, unit.node)]
         if not ctx.is_constant(unit.node.inputs[1]):
             return []
         return [weight_spec(ctx, unit.node, unit.reads[0])]
@@ -225,6 +229,12 @@ def _decisions(
     return decisions, tuple(_type_notes(ctx, units.values()))
 
 
+def _level_notes(ctx: Context, activations: Mapping[str, ActivationSpec]) -> tuple[Note, ...]:
+    level = ctx.target.feature_level
+    note = None if level is None else expansion_note(ctx.facts, activations, level)
+    return () if note is None else (note,)
+
+
 def _unit_decision(ctx: Context, unit: Unit) -> Decision:
     kernel = ctx.kernel(unit.node)
     if unit.role is Role.ISLAND or kernel is None:
@@ -263,11 +273,13 @@ def _type_notes(ctx: Context, units: Iterable[Unit]) -> Iterable[Note]:
     """One warning where the types that the user named run as float."""
     floating = [u.node.name for u in units if u.role is not Role.ISLAND and _expected(ctx, u) == "float"]
     if floating:
-        settings = ctx.settings
+        settings, own = ctx.settings, (ctx.target.activations, ctx.target.weights)
         yield Note(
             code="runs-as-float",
             what=f"{ctx.target.name} executes {settings.activations} activations with {settings.weights} weights "
             f"in float: {len(floating)} nodes get smaller, not faster",
             where=floating[0],
-            fix=f"Use {ctx.target.activations} activations and {ctx.target.weights} weights for speed.",
+            fix="Choose a target with integer kernels: see `quantool targets`."
+            if own == (settings.activations, settings.weights)
+            else f"Use {own[0]} activations and {own[1]} weights for speed.",
         )

@@ -143,7 +143,9 @@ Layout = Callable[[Builder, NodeFact, tuple[Triple, ...], tuple[str, str]], tupl
 
 
 def _operands(build: Builder, node: NodeFact, triples: tuple[Triple, ...]) -> tuple[Triple, Triple]:
-    """Input and weight of a product: the weight is a constant, or the second activation."""
+    """Input and weight of a product: the weight is a constant, or the second activation; or a constant comes first."""
+    if (rows := build.parameters.weights.get((node.name, 0))) is not None:
+        return build.weight_name(rows), triples[0]
     weight = build.parameters.weights.get((node.name, 1))
     return triples[0], triples[1] if weight is None else build.weight_name(weight)
 

@@ -22,7 +22,7 @@ class Kernel:
     """One integer kernel. output: whether its result must be quantized too ("required") or may stay float.
 
     formats: how a graph may ask for it; qoperator: the operator written in QOperator format ("" for a data
-    mover, which runs on integers as it is).
+    mover, which runs on integers as it is). per_row: it takes a scale for each row of its first operand.
     """
 
     op: str
@@ -34,6 +34,7 @@ class Kernel:
     formats: tuple[str, ...]
     qoperator: str
     source: str
+    per_row: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,7 @@ class Target:
     this machine executes what the table says, so that the optimized graph can be held against it. weight_only: the
     types that a MatMul multiplies with as they are where only weights are quantized. reference_weights,
     reference_activations: types that the runtime does not load, so that the onnx reference evaluator verifies.
+    feature_level: DirectML's, which limits QuantizeLinear; None elsewhere.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Target:
     weight_only: tuple[str, ...]
     reference_weights: tuple[str, ...]
     reference_activations: tuple[str, ...]
+    feature_level: str | None
     kernels: Mapping[tuple[str, str], Kernel]
 
     def kernel(self, domain: str, op_type: str) -> Kernel | None:
@@ -75,7 +78,13 @@ def _kernel(row: Mapping[str, Any], source: str) -> Kernel:
         formats=tuple(row.get("formats", ("qdq", "qoperator"))),
         qoperator=row.get("qoperator", ""),
         source=row.get("source", source),
+        per_row=row.get("per_row", False),
     )
+
+
+def _has(row: Mapping[str, Any], level: str | None) -> bool:
+    """Whether a kernel exists at a feature level."""
+    return level is None or tuple(map(int, row["since"].split("."))) <= tuple(map(int, level.split(".")))
 
 
 @cache
@@ -94,7 +103,8 @@ def load(name: str) -> Target:
     if base := data.get("extends"):
         parent = tomllib.loads((_FOLDER / f"{base}.toml").read_text(encoding="utf-8"))
         data = {**parent, **data}
-    rows = [_kernel(row, data["source"]) for row in data["kernels"]]
+    level = data.get("feature_level")
+    rows = [_kernel(row, data["source"]) for row in data["kernels"] if _has(row, level)]
     return Target(
         name=name,
         description=data["description"],
@@ -107,6 +117,7 @@ def load(name: str) -> Target:
         weight_only=tuple(data["weight_only"]),
         reference_weights=tuple(data["reference_weights"]),
         reference_activations=tuple(data["reference_activations"]),
+        feature_level=level,
         kernels=MappingProxyType({(k.domain, k.op): k for k in rows}),
     )
 
