@@ -13,6 +13,7 @@ from quantool import graph, targets
 from quantool.errors import GateError, NothingQuantizedError, OptionError
 from quantool.graph.destination import refuse_overwrite
 from quantool.graph.save import Pending, check, model_proto, write_temporary
+from quantool.graph.scopes import paused_collector
 from quantool.pipeline.build import quantized_graph
 from quantool.pipeline.choose import Judges, choose
 from quantool.pipeline.draft import Draft
@@ -31,7 +32,7 @@ from quantool.pipeline.source import (
 )
 from quantool.pipeline.statistics import gather, usable_stats, wanted_by
 from quantool.pipeline.weight_error import weight_errors
-from quantool.plan import examine, make_plan
+from quantool.plan import Findings, examine, make_plan
 from quantool.plan.reasons import REASONS
 from quantool.plan.settings import KERNEL_TYPES
 from quantool.recipe import OUTPUT_GATES, Calibrator, Recipe, option_flag
@@ -158,7 +159,8 @@ def _mode(request: QuantizeRequest, samples: Samples | None) -> Mode:
 
 def _normalize(job: _Job, draft: Draft) -> FloatModel:
     opset = settings_of(job.recipe, job.target, job.mode).opset
-    source = normalized_model(job.loaded, job.samples, opset=opset, recipe=job.recipe)
+    with paused_collector():
+        source = normalized_model(job.loaded, job.samples, opset=opset, recipe=job.recipe)
     draft.warnings.extend(source.notes)
     return source
 
@@ -172,7 +174,8 @@ def _decide(job: _Job, source: FloatModel, draft: Draft) -> tuple[Plan, Paramete
         judges = Judges(judging=(), fitting=())
         if job.samples is not None:
             judges = Judges(judging=(*job.samples.kept, *hardest), fitting=job.samples.fitting)
-        chosen, draft.trials = choose(source, partial(_planned, job, source, plan, stats), judges, recipe=recipe)
+        with paused_collector():
+            chosen, draft.trials = choose(source, partial(_planned, job, source, plan, stats), judges, recipe=recipe)
         plan, parameters = chosen.plan, chosen.parameters
         draft.recipe = replace(job.resolved, calibrator=Calibrator(chosen.calibrator)).to_dict()
     else:
@@ -194,6 +197,8 @@ def _planned(
     facts, recipe = source.facts, job.recipe
     ranges = solve_ranges(plan, facts, stats.tensors, recipe, default=calibrator)
     findings = examine(plan, facts, ranges)
+    if findings == Findings():
+        return plan, ranges
     again = make_plan(facts, recipe, target=job.target, mode=job.mode, findings=findings)
     return again, solve_ranges(again, facts, stats.tensors, recipe, default=calibrator)
 

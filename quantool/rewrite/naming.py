@@ -38,11 +38,12 @@ class Constants:
         return self._known[key]
 
     def parameters(self, key: str, base: str, params: QuantParams) -> tuple[str, str]:
-        """Store scale and zero point of a tensor; returns their names."""
+        """Store scale and zero point of a tensor, equal zero points once; returns their names."""
         zero_point = params.zero_point.astype(np.dtype(params.dtype))
+        content = f"{params.dtype}|{zero_point.shape}|{zero_point.tobytes().hex()}"
         return (
             self.array(f"{key}|scale", f"{stem(base)}_scale", params.scale),
-            self.array(f"{key}|zero", f"{stem(base)}_zero_point", zero_point),
+            self.array(f"zero point|{content}", f"{params.dtype}_zero_point", zero_point),
         )
 
     def codes(self, weight: WeightParams, *, transposed: bool = False) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from quantool.formulas import compute, formula_for
 from quantool.recipe import Recipe
-from quantool.schema import ActivationSpec, FloatArray, Grid, Note, Parameters, Plan, QuantParams, Range
+from quantool.schema import FloatArray, Grid, Note, Parameters, Plan, QuantParams, Range
 from quantool.solve.ranges import DEFAULT_CALIBRATOR, default_calibrator, solve_ranges, statistic_kind
 from quantool.solve.weights import Load, solve_weight
 
@@ -35,7 +35,7 @@ def solve(
 
     Raises ModelError where a weight holds NaN or infinity.
     """
-    activations = {name: activation_params(spec, ranges[name], recipe) for name, spec in plan.activations.items()}
+    activations = _activations(plan, ranges, recipe)
     weights = {
         (spec.node, spec.index): solve_weight(
             spec, load, activations=activations, correction=corrections.get(spec.node)
@@ -47,25 +47,31 @@ def solve(
     )
 
 
-def activation_params(spec: ActivationSpec, chosen: Range, recipe: Recipe) -> QuantParams:
-    """Scale and zero point of one activation by the recipe's formula."""
-    grid = Grid.of(spec.dtype)
-    solved = compute(
-        formula_for(spec.dtype, recipe.formula),
-        chosen.lo,
-        chosen.hi,
-        qmin=grid.qmin,
-        qmax=grid.qmax,
-        narrow_range=recipe.narrow_range,
-    )
-    scale = _within(solved.scale, grid, int(solved.zero_point), spec.bounds)
-    return QuantParams(
-        dtype=spec.dtype,
-        scale=scale,
-        zero_point=solved.zero_point,
-        chosen=chosen,
-        residual_shift=float(solved.residual_shift),
-    )
+def _activations(plan: Plan, ranges: Mapping[str, Range], recipe: Recipe) -> dict[str, QuantParams]:
+    """Scale and zero point of every activation by the recipe's formula, all tensors of a type at once."""
+    found: dict[str, QuantParams] = {}
+    for dtype in sorted({spec.dtype for spec in plan.activations.values()}):
+        specs = [spec for spec in plan.activations.values() if spec.dtype == dtype]
+        chosen = [ranges[spec.name] for spec in specs]
+        grid = Grid.of(dtype)
+        solved = compute(
+            formula_for(dtype, recipe.formula),
+            np.array([r.lo for r in chosen]),
+            np.array([r.hi for r in chosen]),
+            qmin=grid.qmin,
+            qmax=grid.qmax,
+            narrow_range=recipe.narrow_range,
+        )
+        for i, spec in enumerate(specs):
+            zero_point = np.asarray(solved.zero_point[i])
+            found[spec.name] = QuantParams(
+                dtype=dtype,
+                scale=_within(np.asarray(solved.scale[i]), grid, int(zero_point), spec.bounds),
+                zero_point=zero_point,
+                chosen=chosen[i],
+                residual_shift=float(solved.residual_shift[i]),
+            )
+    return {name: found[name] for name in plan.activations}
 
 
 def _within(scale: FloatArray, grid: Grid, zero_point: int, bounds: tuple[float, float] | None) -> FloatArray:
