@@ -10,6 +10,7 @@ from calibrators.moving_average import MovingAverage
 from calibrators.percentile import estimate_percentile
 from calibrators.registry import CALIBRATORS, Calibrator
 from calibrators.statistic import STATISTICS, Statistic
+from calibrators.tails import estimate_expected
 
 __all__ = [
     "CALIBRATORS",
@@ -19,5 +20,6 @@ __all__ = [
     "Histogram",
     "MovingAverage",
     "Statistic",
+    "estimate_expected",
     "estimate_percentile",
 ]

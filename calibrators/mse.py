@@ -36,11 +36,12 @@ def estimate_mse(state: Statistic, grid: Grid) -> Range:
     if whole.weight.size == 0:
         return range_between(state, 0.0, 0.0)
     seen, isolated = without_isolated(whole, grid)
-    lo, hi = _search(seen, grid)
+    lo, hi = search(seen, grid)
     return range_between(state, lo, hi, isolated=isolated)
 
 
-def _search(seen: Distribution, grid: Grid) -> tuple[float, float]:
+def search(seen: Distribution, grid: Grid) -> tuple[float, float]:
+    """The ends of the range of least squared error, within the extrema."""
     lowest, highest = min(seen.minimum, 0.0), max(seen.maximum, 0.0)
     if grid.symmetric:
         highest = max(-lowest, highest)

@@ -55,10 +55,14 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judges:
-    """Samples in memory. judging: what scores are measured on; fitting: what algorithms are fitted to."""
+    """Samples in memory. judging: what scores are measured on; fitting: what algorithms are fitted to.
+
+    held_out: feeds judge that did not calibrate.
+    """
 
     judging: Sequence[Feed]
     fitting: Sequence[Feed]
+    held_out: bool
 
 
 #: calibrator -> plan and ranges
@@ -98,7 +102,8 @@ def _proposals(
     source: FloatModel, planner: Planner, samples: Judges, *, recipe: Recipe
 ) -> Iterator[Callable[[Candidate], Candidate | None]]:
     """What may be better than the best so far, one after the other; None where it would change nothing."""
-    if recipe.calibrator is None and default_calibrator(recipe.activations) != "minmax":
+    # Feeds that calibrated fit their own extrema best, whatever other feeds will hold.
+    if samples.held_out and recipe.calibrator is None and default_calibrator(recipe.activations) != "minmax":
         yield lambda _: _candidate(source, planner, "minmax", recipe)
     yield lambda best: _rounded(source, best, samples.fitting)
     yield lambda best: _corrected(source, best, samples.fitting, recipe)

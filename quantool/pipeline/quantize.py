@@ -171,9 +171,13 @@ def _decide(job: _Job, source: FloatModel, draft: Draft) -> tuple[Plan, Paramete
     plan = make_plan(facts, recipe, target=job.target, mode=job.mode)
     if plan.activations:
         stats, hardest = _stats(job, source, plan, draft)
-        judges = Judges(judging=(), fitting=())
+        judges = Judges(judging=(), fitting=(), held_out=False)
         if job.samples is not None:
-            judges = Judges(judging=(*job.samples.kept, *hardest), fitting=job.samples.fitting)
+            judges = Judges(
+                judging=(*job.samples.kept, *hardest),
+                fitting=job.samples.fitting,
+                held_out=bool(job.samples.held_out),
+            )
         with paused_collector():
             chosen, draft.trials = choose(source, partial(_planned, job, source, plan, stats), judges, recipe=recipe)
         plan, parameters = chosen.plan, chosen.parameters

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import reduce
 
-from calibrators import CALIBRATORS
+from calibrators import CALIBRATORS, estimate_expected
 from calibrators.statistic import Statistic
 from quantool.elements import ELEMENTS
 from quantool.errors import DataError
@@ -14,6 +14,8 @@ from quantool.recipe import Recipe, Rule
 from quantool.schema import ActivationSpec, GraphFacts, Grid, Plan, Range
 
 DEFAULT_CALIBRATOR = "mse"
+#: from here on extrema are taken at their word where nothing may be clipped
+ENOUGH_ELEMENTS = 1000
 
 
 def default_calibrator(activations: str | None) -> str:
@@ -70,7 +72,11 @@ def _pinned(
 def _estimated(
     specs: list[ActivationSpec], facts: GraphFacts, stats: Mapping[str, Statistic], recipe: Recipe, *, default: str
 ) -> Range:
-    """The range that the calibrator reads off the group's merged statistics."""
+    """The range that the calibrator reads off the group's merged statistics.
+
+    The default counts what is likely beyond the extrema of a few elements too, and clips nothing that a Softmax or a
+    caller reads.
+    """
     sources = dict.fromkeys(spec.statistic for spec in specs)
     missing = [name for name in sources if name not in stats]
     if missing:
@@ -82,21 +88,24 @@ def _estimated(
         )
     grid = Grid.of(specs[0].dtype, symmetric="symmetric" in (recipe.formula or ""))
     state = reduce(lambda a, b: a.merge(b), (stats[name] for name in sources))  # type: ignore[arg-type]  # one kind a collection
-    chosen = CALIBRATORS[_calibrator(specs, facts, recipe) or default].estimate(state, grid)
-    return _bounded(chosen, specs)
+    named = _calibrator(specs, facts, recipe)
+    if named is None and default == DEFAULT_CALIBRATOR:
+        exact = any(spec.exact for spec in specs)
+        if not exact or state.extrema.count < ENOUGH_ELEMENTS:
+            return _bounded(estimate_expected(state, grid, covering=exact), specs)
+        named = "minmax"
+    return _bounded(CALIBRATORS[named or default].estimate(state, grid), specs)
 
 
 def _calibrator(specs: list[ActivationSpec], facts: GraphFacts, recipe: Recipe) -> str | None:
-    """A rule's calibrator, else the recipe's, else extrema for what must not be clipped, else None.
+    """A rule's calibrator, else the recipe's, else None.
 
     A recipe that names the default means the same as one that names none.
     """
     for rule in reversed(recipe.rules):
         if rule.calibrator is not None and any(_applies(rule, spec, facts) for spec in specs):
             return str(rule.calibrator)
-    if recipe.calibrator not in (None, DEFAULT_CALIBRATOR):
-        return str(recipe.calibrator)
-    return "minmax" if any(spec.exact for spec in specs) else None
+    return None if recipe.calibrator in (None, DEFAULT_CALIBRATOR) else str(recipe.calibrator)
 
 
 def _ruled_range(specs: list[ActivationSpec], facts: GraphFacts, recipe: Recipe) -> tuple[float, float] | None:

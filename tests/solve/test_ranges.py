@@ -10,6 +10,7 @@ import pytest
 from calibrators.histogram import Histogram
 from calibrators.moving_average import MovingAverage
 from calibrators.registry import CALIBRATORS
+from calibrators.tails import estimate_expected
 from quantool.errors import DataError
 from quantool.recipe import Recipe, Rule
 from quantool.schema import ActivationSpec, AnyArray, GraphFacts, Grid, Plan, Range
@@ -53,12 +54,18 @@ def params_of(values: AnyArray, recipe: Recipe | None = None, **fields: object):
 VALUES = normal(20_000, seed=3)
 
 
-def test_default_is_the_least_error_and_exact_tensors_keep_their_extrema():
+def test_default_is_the_least_error_to_expect_and_exact_tensors_keep_their_extrema():
     chosen, exact = range_of(VALUES), range_of(VALUES, exact=True)
-    assert chosen == CALIBRATORS["mse"].estimate(observed(VALUES), UINT8)
+    assert chosen == estimate_expected(observed(VALUES), UINT8)
     assert (exact.lo, exact.hi) == (VALUES.min(), VALUES.max())
-    assert chosen.hi - chosen.lo < exact.hi - exact.lo
     assert (chosen.observed_min, chosen.observed_max) == (VALUES.min(), VALUES.max())
+
+
+def test_extrema_of_a_few_elements_are_not_taken_at_their_word():
+    few = VALUES[:200]
+    exact = range_of(few, exact=True)
+    assert exact == estimate_expected(observed(few), UINT8, covering=True)
+    assert exact.lo <= few.min() < few.max() < exact.hi
 
 
 @pytest.mark.parametrize("name", ["minmax", "percentile", "entropy", "moving-average"])
