@@ -50,7 +50,8 @@ class ReferenceSession:
     """A loaded model that runs as `quantool.runtime.Session` does.
 
     Attributes:
-        outputs: the names of the model's outputs.
+        inputs: the names of the model's inputs.
+        outputs: the names of its outputs.
 
     Raises:
         ModelError: ``does-not-load``, where an operator has no implementation.
@@ -73,7 +74,7 @@ class ReferenceSession:
             ) from error
         self.label = label
         self.outputs = tuple(output.name for output in proto.graph.output)
-        self._inputs = frozenset(value.name for value in proto.graph.input)
+        self.inputs = tuple(value.name for value in proto.graph.input)
 
     def run(self, feed: Feed, outputs: Sequence[str] | None = None, *, sample: int | str = "") -> dict[str, AnyArray]:
         """Run one feed; entries of the feed that the model has no input for are left out.
@@ -82,7 +83,7 @@ class ReferenceSession:
             DataError: ``does-not-run``, naming the sample.
         """
         wanted = self.outputs if outputs is None else tuple(outputs)
-        known = {name: np.asarray(array) for name, array in feed.items() if name in self._inputs}
+        known = {name: np.asarray(array) for name, array in feed.items() if name in self.inputs}
         try:
             with np.errstate(all="ignore"):
                 arrays = self._evaluator.run(list(wanted), known)

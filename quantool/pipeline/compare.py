@@ -7,15 +7,16 @@ from dataclasses import replace
 from quantool import graph
 from quantool.errors import DataError, ModelError
 from quantool.graph.optimized import read_optimized
+from quantool.graph.reference import ReferenceSession
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.feeds import open_samples
-from quantool.pipeline.judge import Evaluation, compare_outputs, judge_gates
+from quantool.pipeline.judge import BY_REFERENCE, Evaluation, compare_outputs, judge_gates
 from quantool.pipeline.quantize import raise_failed_gates
 from quantool.pipeline.source import given_loadable, model_info
 from quantool.report.model import Coverage, DataInfo, LatencyInfo, OutputInfo, Report, RuntimeInfo, Verification
 from quantool.requests import CompareRequest
-from quantool.runtime import Session, interleaved, load_and_inspect
-from quantool.schema import Mode
+from quantool.runtime import Loadable, Session, interleaved, load_and_inspect
+from quantool.schema import Mode, RunsAs
 from quantool.verify import Evidence, execution, verdict
 
 
@@ -44,16 +45,19 @@ def compare(request: CompareRequest) -> Report:
         threads = recipe.threads or 0
         float_session = Session(given_loadable(reference, threads=threads))
         source = replace(given_loadable(other, threads=threads), label="the quantized model")
-        session, optimized = load_and_inspect(source, read_optimized)
+        session, found = _loaded(other, source)
         _refuse_other_interface(float_session, session)
         outputs, count = compare_outputs(float_session, session, samples.everything())
-        latency = interleaved(float_session, session, feeds=samples.kept)
-        found = execution(optimized, {}).runs_as
+        latency = None
+        if isinstance(session, Session):
+            latency = interleaved(float_session, session, feeds=samples.kept)
+        else:
+            draft.warnings.append(BY_REFERENCE)
         evaluation = Evaluation(outputs=outputs, samples=count, latency=latency)
         draft.data = DataInfo(source=samples.description, samples=count, held_out=False)
         draft.verification = Verification(samples=count, outputs=outputs)
-        draft.latency = LatencyInfo.of(latency)
-        draft.runtime = RuntimeInfo(fused=found.fused, left=found.left)
+        draft.latency = None if latency is None else LatencyInfo.of(latency)
+        draft.runtime = None if found is None else RuntimeInfo(fused=found.fused, left=found.left)
         draft.gates = judge_gates(
             recipe,
             evaluation=evaluation,
@@ -74,7 +78,21 @@ def compare(request: CompareRequest) -> Report:
         return draft.report()
 
 
-def _refuse_other_interface(float_session: Session, session: Session) -> None:
+def _loaded(other: graph.Loaded, source: Loadable) -> tuple[Session | ReferenceSession, RunsAs | None]:
+    """The quantized model and how it runs; in the onnx reference evaluator where ONNX Runtime lacks a kernel."""
+    try:
+        session, optimized = load_and_inspect(source, read_optimized)
+    except ModelError as refused:
+        if other.external is not None:
+            raise
+        try:
+            return ReferenceSession(other.proto.SerializeToString(), {}, label=source.label), None
+        except ModelError:
+            raise refused from None
+    return session, execution(optimized, {}).runs_as
+
+
+def _refuse_other_interface(float_session: Session, session: Session | ReferenceSession) -> None:
     missing = [name for name in session.inputs if name not in float_session.inputs]
     lost = [name for name in float_session.outputs if name not in session.outputs]
     for names, kind in ((missing, "input"), (lost, "output")):

@@ -44,7 +44,7 @@ def load_quantized(
     if plan.reference:
         assert isinstance(source.model, bytes)
         session = ReferenceSession(source.model, source.external, label=source.label)
-        return Loaded(session=session, runs_as=None, notes=(_REFERENCE,), timed=False)
+        return Loaded(session=session, runs_as=None, notes=(BY_REFERENCE,), timed=False)
     if len(written) > LARGE_GRAPH:
         plain = replace(source, optimization=Optimization.DISABLED)
         return Loaded(session=Session(plain), runs_as=None, notes=(_large_note(len(written)),), timed=False)
@@ -56,7 +56,8 @@ def load_quantized(
     return Loaded(session=loaded, runs_as=found.runs_as, notes=notes)
 
 
-_REFERENCE = Note(
+#: the warning of a result that ONNX Runtime cannot run
+BY_REFERENCE = Note(
     code="reference-evaluator",
     what="ONNX Runtime cannot run the result's types: the onnx reference evaluator verified it, untimed",
     where="verification",

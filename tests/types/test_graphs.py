@@ -287,3 +287,38 @@ def test_trials_quantize_activations_as_the_graph_does() -> None:
     assert report.trials[0].name == "minmax ranges"
     assert report.verification is not None
     assert report.verification.outputs["y"].sqnr_db > 18
+
+
+def test_compare_runs_what_the_runtime_lacks_in_the_reference_evaluator() -> None:
+    result = quantool.quantize(model(MATRIX), mode="weight-only", weights="float4_e2m1fn")
+    report = quantool.compare(model(MATRIX), result.model, data=ROWS)
+    assert [note.code for note in report.warnings] == ["reference-evaluator"]
+    assert report.latency is None
+    assert report.verification is not None
+    assert 10 < report.verification.outputs["y"].sqnr_db < 30
+
+
+def test_what_neither_loads_is_an_error_of_the_runtime() -> None:
+    unknown = model("(float[N,32] x) => (float[N,32] y) { y = com.microsoft.NoSuchOperator (x) }")
+    with pytest.raises(quantool.ModelError, match="ONNX Runtime"):
+        quantool.compare(model("(float[N,32] x) => (float[N,32] y) { y = Relu (x) }"), unknown, data=ROWS)
+
+
+def test_the_reference_evaluator_names_the_sample_that_it_cannot_run() -> None:
+    session = ReferenceSession(model(MATRIX).SerializeToString(), {}, label="the model")
+    assert (session.inputs, session.outputs) == (("x",), ("y",))
+    with pytest.raises(quantool.DataError, match="the model fails on the sample") as raised:
+        session.run({"x": normal(3, 31)}, sample=7)
+    assert raised.value.where == "sample 7"
+
+
+def test_the_reference_evaluator_reads_external_data() -> None:
+    proto = model(MATRIX)
+    (weight,) = proto.graph.initializer
+    data, expected = weight.raw_data, run(proto, ROWS[0])[0]
+    weight.ClearField("raw_data")
+    weight.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", "w.data"), ("offset", "8"), ("length", str(len(data)))):
+        weight.external_data.add(key=key, value=value)
+    session = ReferenceSession(proto.SerializeToString(), {"w.data": b"12345678" + data}, label="the model")
+    assert np.array_equal(session.run(ROWS[0])["y"], expected)
