@@ -7,7 +7,8 @@ before it looks for integers: a MatMul and the Add behind it become a float Gemm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
+from types import MappingProxyType
 from typing import Final
 
 from quantool.ops import Role, activation_inputs, op_of
@@ -28,36 +29,60 @@ def find_barriers(
 ) -> tuple[Use, ...]:
     """The readings of a static plan's kept nodes that need a copy."""
     products = [u.node for u in units.values() if u.role is Role.ANCHOR and not u.integer_output]
-    behind = across_products(ctx, products, lambda node: node.name not in units)
+    behind = across_products(ctx, products, units, activations)
     leaving = _leaving(ctx, units, activations)
     beside = _beside_other_readers(ctx, products, leaving)
     return tuple(dict.fromkeys((*_before_fused(ctx, units, activations, leaving), *behind, *beside)))
 
 
-def across_products(ctx: Context, products: Iterable[NodeFact], kept: Callable[[NodeFact], bool]) -> Iterator[Use]:
+def across_products(
+    ctx: Context,
+    products: Iterable[NodeFact],
+    units: Mapping[str, Unit] = MappingProxyType({}),
+    activations: Mapping[str, ActivationSpec] = MappingProxyType({}),
+) -> Iterator[Use]:
     """Readings by a kept node that would take a product with quantized weights into a float one."""
     for product in products:
         uses = ctx.facts.readers(product.outputs[0])
-        if len(uses) == 1 and kept(reader := ctx.facts.by_name[uses[0].node]):
-            swallows = _swallows_matmul if product.op_type == "MatMul" else _swallows_gemm
-            if swallows(ctx, product, reader, uses[0].index):
-                yield uses[0]
+        if len(uses) != 1 or uses[0].node in units:
+            continue
+        reader = ctx.facts.by_name[uses[0].node]
+        if op_of(reader).role is Role.RECTIFIER:
+            swallows = _hides(ctx, reader, units, activations)
+        elif product.op_type == "MatMul":
+            swallows = _makes_gemm(ctx, product, reader, uses[0].index)
+        else:
+            swallows = _swallows_gemm(product, reader)
+        if swallows:
+            yield uses[0]
 
 
-def _swallows_matmul(ctx: Context, product: NodeFact, reader: NodeFact, index: int) -> bool:
-    """An Add makes a Gemm of a product of matrices; a vector is no harm, it is the bias of an integer Gemm.
+def _hides(
+    ctx: Context, rectifier: NodeFact, units: Mapping[str, Unit], activations: Mapping[str, ActivationSpec]
+) -> bool:
+    """A rectifier with one consumer counts as part of the product before it, which must then end in a Q.
 
-    A rectifier hides dequantized weights from MatMulNBits; behind an integer product it does nothing.
+    It does no harm where that consumer is a QuantizeLinear whose saturation takes the rectifier's place.
     """
-    if reader.op_type in ("Relu", "Clip"):
-        return ctx.settings.mode is Mode.WEIGHT_ONLY
+    end = rectifier.outputs[0]
+    if ctx.settings.mode is Mode.WEIGHT_ONLY:
+        return True
+    uses = ctx.facts.readers(end)
+    in_float = [u for u in uses if u.node not in units or u.index not in units[u.node].inputs]
+    if end in activations:
+        return not in_float and activations[end].bounds is None
+    return len(in_float) == 1
+
+
+def _makes_gemm(ctx: Context, product: NodeFact, reader: NodeFact, index: int) -> bool:
+    """An Add makes a Gemm of a product of matrices; a vector is no harm, it is the bias of an integer Gemm."""
     if reader.op_type != "Add" or ctx.rank(product.inputs[0]) not in (2, None):
         return False
     other = reader.inputs[1 - index]
     return not (ctx.is_constant(other) and ctx.rank(other) == 1)
 
 
-def _swallows_gemm(ctx: Context, product: NodeFact, reader: NodeFact, index: int) -> bool:
+def _swallows_gemm(product: NodeFact, reader: NodeFact) -> bool:
     """A Gemm without a bias takes in a sum or a transposition."""
     biased = len(product.inputs) > 2 and bool(product.inputs[2])
     return product.op_type == "Gemm" and reader.op_type in ("Sum", "Transpose") and not biased

@@ -87,7 +87,7 @@ def _type_notes(ctx: Context, weights: Sequence[WeightSpec]) -> Iterator[Note]:
 def _barriers(ctx: Context, decisions: Mapping[str, Decision]) -> tuple[Use, ...]:
     """The runtime reads a quantized weight in MatMul (as MatMulNBits), but not in the Gemm that it makes of it."""
     products = [n for n in ctx.facts.nodes if decisions[n.name].kernel == WEIGHT_ONLY_KERNEL and n.op_type == "MatMul"]
-    return tuple(across_products(ctx, products, lambda node: True))
+    return tuple(across_products(ctx, products))
 
 
 def _decide(ctx: Context, node: NodeFact, *, mixed: bool) -> Decision | None:

@@ -50,18 +50,24 @@ def absorb(ctx: Context, node: NodeFact) -> tuple[str, tuple[str, ...], tuple[fl
     limits the range. Symmetric formulas keep codes for negative numbers, so they absorb nothing.
     """
     end, names, bounds = node.outputs[0], [], None
-    while not ctx.settings.symmetric_activations:
+    while True:
         fact = ctx.facts.tensors[end]
         if fact.is_output or len(fact.readers) != 1 or fact.readers[0].index != 0:
             break
         reader = ctx.facts.by_name[fact.readers[0].node]
-        limits = rectifier_bounds(ctx, reader)
-        if limits is None or limits[0] != 0.0 or ctx.veto(reader) is not None or reader.scope != node.scope:
+        limits = saturation(ctx, reader)
+        if limits is None or ctx.veto(reader) is not None or reader.scope != node.scope:
             break
         end = reader.outputs[0]
         names.append(reader.name)
         bounds = (0.0, min(limits[1], bounds[1] if bounds else np.inf))
     return end, tuple(names), bounds
+
+
+def saturation(ctx: Context, node: NodeFact) -> tuple[float, float] | None:
+    """The bounds of a Relu or Clip that saturation of the codes behind it replaces, or None."""
+    limits = rectifier_bounds(ctx, node)
+    return None if limits is None or limits[0] != 0.0 or ctx.settings.symmetric_activations else limits
 
 
 def rectifier_bounds(ctx: Context, node: NodeFact) -> tuple[float, float] | None:

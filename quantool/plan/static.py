@@ -16,7 +16,7 @@ from quantool.plan.feature_levels import expansion_note
 from quantool.plan.misfits import find_misfits
 from quantool.plan.patterns import named_patterns, reaching_spectrum
 from quantool.plan.reasons import reason
-from quantool.plan.regions import Unit, find_regions
+from quantool.plan.regions import Unit, find_regions, saturation
 from quantool.schema import ActivationSpec, Decision, Note, Plan, Reason, WeightSpec
 
 #: what these read is never clipped: a cut-off score or gate changes the answer
@@ -157,12 +157,14 @@ def _own_spec(ctx: Context, tensor: str) -> ActivationSpec:
     """The spec of a tensor with a float producer, a graph input or an operand."""
     producer = ctx.facts.producer(tensor)
     fixed = None if producer is None else op_of(producer).fixed
+    bounds = None if producer is None else saturation(ctx, producer)
     return ActivationSpec(
         name=tensor,
         dtype=ctx.settings.activations,
         group=tensor,
         statistic=tensor,
         fixed=fixed,
+        bounds=bounds,
         exact=_feeds_exact(ctx, tensor),
     )
 

@@ -213,6 +213,28 @@ def test_weights_before_a_rectifier_are_read_by_matmulnbits(reader):
     assert result.db() > WEIGHTS_DB
 
 
+RECTIFIERS = ["Relu (a)", "Clip (a, zero, one)", "Clip (a, low, one)", "Clip (a, half, one)", "Clip (a, , one)"]
+TAILS = {
+    "a function": "[t] y = Tanh (r)",
+    "the output": "[t] y = Identity (r)",
+    "an integer product": "[t] y = MatMul (r, w1)",
+    "both": "[t] t = Tanh (r) [u] u = MatMul (r, w1) [v] y = Add (t, u)",
+    "a Relu": "[t] t = Relu (r) [u] y = MatMul (t, w1)",
+}
+
+
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("rectifier", RECTIFIERS)
+@pytest.mark.parametrize("product", ["MatMul (x, w0)", "Gemm (x, w0, b)"], ids=["MatMul", "Gemm"])
+def test_rectifier_behind_a_product_does_not_hide_it(product, rectifier, tail):
+    text = f"(float[20,16] x) => (float[20,16] y) {{ [a] a = {product} [r] r = {rectifier} {TAILS[tail]} }}"
+    constants = SQUARES | {"zero": np.float32(0), "one": np.float32(1), "low": np.float32(-1), "half": np.float32(0.5)}
+    result = flow(parse(text, constants), normal_feeds(64, x=(20, 16)))
+    assert result.plan.decisions["a"].quantized
+    assert result.runs["MatMul"] + result.runs["Gemm"] + result.runs["FusedGemm"] == 0
+    assert result.db() > STATIC_DB - 2  # a Clip to half of the values' range
+
+
 @pytest.mark.parametrize("reader", ["Sum (a, x)", "Transpose <perm = [1, 0]> (a)"])
 def test_gemm_without_bias_stays_integer_before(reader):
     text = f"(float[16,16] x) => (float[16,16] y) {{ [a] a = Gemm (x, w0) [r] y = {reader} }}"
