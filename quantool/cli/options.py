@@ -87,7 +87,8 @@ OPTIONS: Final[dict[str, Option]] = {
         panel=METHOD, metavar="fast|balanced|max", default="balanced", help="Spend this much on keeping accuracy."
     ),
     "io": Option(
-        panel=METHOD, metavar="float|quantized", default="float", help="Let graph inputs and outputs hold these."
+        panel=METHOD, metavar="float|quantized", default="float",
+        help="Let graph inputs and outputs hold these; quantized is refused for now.",
     ),
     "include": Option(
         panel=CHOICE, metavar="GLOB", many=True,
@@ -109,7 +110,7 @@ OPTIONS: Final[dict[str, Option]] = {
     "preprocess": Option(panel=DATA, metavar="NAME", help="Turn a folder of images into inputs this way."),
     "seed": Option(panel=DATA, metavar="N", kind=int, default="0", help="Seed --data random."),
     "allow_nonfinite": Option(panel=DATA, kind=bool, help="Skip NaN and infinity in data, counted."),
-    "memory": Option(panel=DATA, metavar="SIZE", help="Stay within this much memory: 512M, 2G. Default: no limit."),
+    "memory": Option(panel=DATA, metavar="SIZE", help="Stay within this much memory: 512M, 2G. Refused for now."),
     "threads": Option(panel=DATA, metavar="N", kind=int, help="Use N threads. Default: what the runtime chooses."),
     "min_sqnr": Option(panel=GATES, metavar="DB", kind=float, help="Demand this SQNR of every output, in dB."),
     "min_agreement": Option(
@@ -122,7 +123,8 @@ OPTIONS: Final[dict[str, Option]] = {
     ),
     "max_drop": Option(
         panel=GATES, metavar="X", kind=float,
-        help="Allow at most this drop of accuracy on labelled data, as a share: 0.005 is half a point.",
+        help="Allow at most this drop of accuracy on labelled data, as a share: 0.005 is half a point. "
+             "Refused for now.",
     ),
     "keep": Option(panel=GATES, kind=bool, help="Write the model although a gate fails; the exit code stays 1."),
     "no_verify": Option(panel=RUN, kind=bool, help="Skip the comparison with the float model; the verdict says so."),

@@ -26,6 +26,7 @@ from quantool.report.summary import (
     facts,
     gate_rows,
     headline,
+    is_doubtful,
     kept_groups,
     output_rows,
 )
@@ -61,8 +62,7 @@ class Screen:
         first = data_line(report)
         if first is not None:
             self._say(first)
-        good = report.status == Status.DONE
-        self._say(headline(report), style="bold green" if good else "bold red")
+        self._say(headline(report), style=_headline_style(report))
         self._console.print()
         self._facts(facts(report))
         self._table(OUTPUT_HEADER, output_rows(report))
@@ -175,6 +175,12 @@ def _node_lines(nodes: Sequence[NodeRow]) -> list[str]:
             line += f"  {node.reason.code}: {visible(node.reason.text)}"
         lines.append(line)
     return lines
+
+
+def _headline_style(report: Report) -> str:
+    if report.status != Status.DONE:
+        return "bold red"
+    return "bold yellow" if is_doubtful(report) else "bold green"
 
 
 def _tensor(tensor: TensorInfo) -> str:

@@ -14,6 +14,7 @@ from quantool.report.summary import (
     facts,
     gate_rows,
     headline,
+    is_doubtful,
     kept_groups,
     output_rows,
 )
@@ -34,6 +35,7 @@ def render(report: Report) -> str:
     return environment.from_string(source).render(
         report=report,
         headline=headline(report),
+        tone="trouble" if report.exit_code else "doubt" if is_doubtful(report) else "done",
         data_line=data_line(report),
         facts=facts(report),
         bars=_bars(report),

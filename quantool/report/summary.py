@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from quantool.recipe import option_flag
 from quantool.report.model import NodeRow, Report, Status
 from quantool.report.wording import UNKNOWN, counts, decibel, number, percent, plural, size, visible
+from quantool.verify.verdict import NOT_WORTH_IT
 
 OUTPUT_HEADER = ("output", "SQNR", "worst channel", "cosine", "largest error", "top-1 agreement")
 GATE_HEADER = ("gate", "limit", "value", "result")
@@ -56,21 +57,26 @@ def data_line(report: Report) -> str | None:
     if data.held_out is None:  # ranges that were given: their source says it all
         return f"Data: {visible(data.source)}"
     checked = "verified on held-out samples" if data.held_out else "verified on the same samples"
-    tail = f", {checked}" if report.verification is not None else ""
+    tail = f", {checked}" if report.verification is not None and report.command == "quantize" else ""
     return f"Data: {visible(data.source)}, {plural(data.samples, 'sample')}{tail}"
 
 
+def is_doubtful(report: Report) -> bool:
+    """Whether the run went well and its verdict advises against the result all the same."""
+    return report.status == Status.DONE and (report.verdict or "").startswith(NOT_WORTH_IT)
+
+
 def facts(report: Report) -> tuple[Fact, ...]:
-    """The figures of a run; what is not known is left out."""
+    """The figures of a run; what is not known, and what the command did not decide, is left out."""
     found = (
         ("model", _model(report)),
         ("output", _output(report)),
-        ("quantized", _quantized(report)),
+        ("quantized", None if report.command == "calibrate" else _quantized(report)),
         ("coverage", _coverage(report)),
         ("latency", _latency(report)),
         ("integer operators", _fused(report)),
         ("left at run time", _left(report)),
-        ("recipe", _recipe(report.recipe)),
+        ("recipe", None if report.command == "compare" else _recipe(report.recipe)),
     )
     return tuple(Fact(label, value) for label, value in found if value)
 
@@ -143,7 +149,7 @@ def _output(report: Report) -> str | None:
     if output is None:
         return None
     ratio = size_ratio(report)
-    share = "" if ratio is None else f" ({percent(ratio)} of the model)"
+    share = "" if ratio is None or report.command == "calibrate" else f" ({percent(ratio)} of the model)"
     return f"{visible(output.path) if output.path else 'in memory'}, {size(output.size_bytes)}{share}"
 
 

@@ -19,6 +19,8 @@ LOST_SQNR_DB: Final = 10.0
 #: below this share of multiplications the gain is bounded by what stays float
 LOW_COVERAGE: Final = 0.5
 
+#: how a verdict begins that advises against the result
+NOT_WORTH_IT: Final = "Not worth it"
 _SLOWER: Final = "slower than float"
 
 
@@ -55,7 +57,7 @@ def verdict(evidence: Evidence) -> str:
     speed_is_a_flaw = any(flaw.startswith(_SLOWER) for flaw in flaws)
     speed = () if speed_is_a_flaw else _speed(evidence)
     figures = ", ".join((_size(evidence), *speed, *_accuracy(evidence)))
-    sentence = f"Not worth it: {'; '.join(flaws)}; {figures}." if flaws else f"{figures}."
+    sentence = f"{NOT_WORTH_IT}: {'; '.join(flaws)}; {figures}." if flaws else f"{figures}."
     remarks = (_lost_channel(evidence), _low_coverage(evidence))
     return " ".join((sentence[0].upper() + sentence[1:], *(remark for remark in remarks if remark)))
 

@@ -205,6 +205,28 @@ def test_markup_and_escapes_in_names_are_shown_as_text() -> None:
     assert "\x1b" not in text
 
 
+def test_a_verdict_against_the_result_is_no_success_and_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    against = replace(report(), verdict="Not worth it: slower than float (0.90x); 3.6x smaller.")
+    assert "\x1b[1;33mNot worth it" in screen(against, terminal=True)
+    assert ("class", "doubt") in Page(html.render(against)).attributes
+    assert ("class", "done") in Page(html.render(report())).attributes
+    assert ("class", "trouble") in Page(html.render(gate_failed())).attributes
+
+
+@pytest.mark.parametrize(
+    ("command", "absent"),
+    [("compare", ("verified on", "recipe")), ("calibrate", ("quantized  ", "of the model"))],
+)
+def test_a_command_tells_only_what_it_decided(command: str, absent: tuple[str, ...]) -> None:
+    text = screen(replace(report(), command=command, nodes=report().nodes[:2]))
+    whole = screen(replace(report(), nodes=report().nodes[:2]))
+    for words in absent:
+        assert words in whole
+        assert words not in text
+
+
 def test_failing_gates_come_before_the_verdict() -> None:
     assert headline(gate_failed()) == f"Fails --min-sqnr. {VERDICT}"
 
