@@ -39,21 +39,26 @@ class _Layer:
 
     def add(self, rows: Float32) -> None:
         """Fold inputs in. rows: float32[n, d]."""
-        self.gram += rows.T @ rows
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.gram += rows.T @ rows
         self.rows += len(rows)
 
 
-def rounded(source: FloatModel, plan: Plan, parameters: Parameters, feeds: Sequence[Feed]) -> Mapping[str, AnyArray]:
+def rounded(
+    source: FloatModel, plan: Plan, parameters: Parameters, feeds: Sequence[Feed], *, everywhere: bool = False
+) -> Mapping[str, AnyArray]:
     """Node -> codes of its weight, in the weight's shape, for every layer that GPTQ improves and that needs it.
 
     A layer needs it where the noise of rounding its weights to nearest, tr(E G E^T), exceeds the noise of rounding
-    its inputs, s^2 / 12 for each element of each row of weights.
+    its inputs, s^2 / 12 for each element of each row of weights; everywhere: every layer needs it.
     """
     layers = [layer for layer in _layers(source, plan, parameters) if layer.matrix.shape[1] <= MOST_INPUTS]
     _gather(source, layers, feeds)
     found: dict[str, AnyArray] = {}
     for layer in layers:
-        codes = _better_codes(layer, parameters) if layer.rows else None
+        # Activations of 1e20 have squares beyond float32, which fit nothing.
+        usable = layer.rows and np.isfinite(layer.gram).all()
+        codes = _better_codes(layer, parameters, everywhere=everywhere) if usable else None
         if codes is not None:
             found[layer.node.name] = _as_stored(layer, codes)
     return found
@@ -138,7 +143,7 @@ def _ints(node: NodeFact, name: str, default: tuple[int, ...]) -> tuple[int, ...
     return tuple(int(part) for part in found)
 
 
-def _better_codes(layer: _Layer, parameters: Parameters) -> NDArray[np.int32] | None:
+def _better_codes(layer: _Layer, parameters: Parameters, *, everywhere: bool) -> NDArray[np.int32] | None:
     """GPTQ's codes where the layer needs them and they are better, else None."""
     params, spec = layer.weight.params, layer.weight.spec
     gram = layer.gram / layer.rows
@@ -146,7 +151,7 @@ def _better_codes(layer: _Layer, parameters: Parameters) -> NDArray[np.int32] | 
     nearest = _as_matrix(layer.node, layer.weight.codes()).astype(np.float64)
     noise = output_noise(layer.matrix - nearest * scale, gram)
     step = float(parameters.activations[layer.tensor].scale)
-    if noise <= step**2 / 12 * float(np.square(layer.matrix).sum()):
+    if not everywhere and noise <= step**2 / 12 * float(np.square(layer.matrix).sum()):
         return None
     codes = gptq(layer.matrix, gram, params.scale, grid=Grid.of(spec.dtype, symmetric=True, bits=spec.bits))
     if codes is None or output_noise(layer.matrix - codes * scale, gram) >= noise:

@@ -15,7 +15,7 @@ from quantool.schema import ActivationSpec, GraphFacts, Grid, Plan, Range
 
 DEFAULT_CALIBRATOR = "mse"
 #: from here on extrema are taken at their word where nothing may be clipped
-ENOUGH_ELEMENTS = 1000
+ENOUGH_ELEMENTS = 2000
 
 
 def default_calibrator(activations: str | None) -> str:
