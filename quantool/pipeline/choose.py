@@ -1,8 +1,8 @@
-"""Choosing by measurement: which ranges, and whether GPTQ and bias correction help, on the feeds that were kept.
+"""Choosing by measurement: which ranges, and whether GPTQ, bias correction and smoothing help, on the kept feeds.
 
-A trial is a quantized model run beside the float one. Its score is the mean over samples and outputs of noise over
-signal, in dB, so that a sample that is ruined counts more than many that are fine. An output behind a Softmax or
-Sigmoid is scored in front of it, where saturation hides nothing.
+A trial is a quantized model run beside the float one. Its score is the mean over samples of noise over signal, in dB,
+of the worst output, so that a sample or an output that is ruined counts more than many that are fine. An output
+behind a Softmax or Sigmoid is scored in front of it, where saturation hides nothing.
 """
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from types import MappingProxyType
 
 import numpy as np
 
+from calibrators.statistic import Statistic
 from quantool import graph
 from quantool.graph.outputs import with_outputs
 from quantool.ops import Role, op_of
 from quantool.pipeline.build import loadable, quantized_graph
 from quantool.pipeline.correct import corrections
 from quantool.pipeline.round_weights import rounded, with_codes
+from quantool.pipeline.smooth import smoothed
 from quantool.pipeline.source import FloatModel
 from quantool.recipe import Effort, Recipe
 from quantool.report.model import Trial
@@ -28,12 +31,14 @@ from quantool.runtime import tap
 from quantool.schema import AnyArray, Feed, GraphFacts, NodeFact, Parameters, Plan, Range
 from quantool.solve import default_calibrator, solve
 
-#: a choice must gain this much, so that noise of the samples decides nothing
-LEAST_GAIN_DB = 0.1
+#: a choice must gain this much: what sixteen samples say is not surer than that
+LEAST_GAIN_DB = 1.0
 #: shares of noise beyond these say only "equal" and "ruined"
 SHARE_LIMITS = (1e-10, 1e2)
 #: models larger than this are not tried out: every trial quantizes all weights again
 LARGEST_TRIAL_BYTES = 1_000_000_000
+#: strengths of smoothing that are tried; 0.8 was best on two transformers, 0.5 is the paper's
+SMOOTHING = (0.5, 0.8)
 _SATURATING = frozenset({"Softmax", "LogSoftmax", "Sigmoid"})
 
 
@@ -41,11 +46,13 @@ _SATURATING = frozenset({"Softmax", "LogSoftmax", "Sigmoid"})
 class Candidate:
     """One way to quantize the model.
 
-    label: as a report names it; calibrator: what its ranges come from; codes: node -> codes of its weight, where they
-    are not those of rounding to nearest.
+    label: as a report names it; source: the float graph, smoothed or not; stats: its statistics; calibrator: what the
+    ranges come from; codes: node -> codes of its weight, where they are not those of rounding to nearest.
     """
 
     label: str
+    source: FloatModel
+    stats: Mapping[str, Statistic]
     calibrator: str
     plan: Plan
     ranges: Mapping[str, Range]
@@ -65,22 +72,24 @@ class Judges:
     held_out: bool
 
 
-#: calibrator -> plan and ranges
-Planner = Callable[[str], tuple[Plan, Mapping[str, Range]]]
+#: (float graph, statistics, calibrator) -> plan and ranges
+Planner = Callable[[FloatModel, Mapping[str, Statistic], str], tuple[Plan, Mapping[str, Range]]]
 
 
 def choose(
-    source: FloatModel, planner: Planner, samples: Judges, *, recipe: Recipe
+    source: FloatModel, stats: Mapping[str, Statistic], planner: Planner, samples: Judges, *, recipe: Recipe
 ) -> tuple[Candidate, tuple[Trial, ...]]:
-    """The best candidate by score, and what was tried; without feeds or effort, the first one and nothing."""
-    first = _candidate(source, planner, str(recipe.calibrator or default_calibrator(recipe.activations)), recipe)
+    """The best candidate by score, and what was tried; without held-out feeds or effort, the first one and nothing."""
+    maker = _Maker(planner=planner, recipe=recipe, fitting=samples.fitting)
+    first = maker.made(source, stats, str(recipe.calibrator or default_calibrator(recipe.activations)))
     too_large = source.loaded.source.size_bytes > LARGEST_TRIAL_BYTES or first.plan.reference
-    if not samples.judging or recipe.effort is Effort.FAST or too_large or not first.plan.activations:
+    blind = not samples.judging or not samples.held_out
+    if blind or recipe.effort is Effort.FAST or too_large or not first.plan.activations:
         return first, ()
     judge = _Judge(source, samples.judging, threads=recipe.threads or 0)
     scores = {first.label: judge.score(first)}
     best = first
-    for proposal in _proposals(source, planner, samples, recipe=recipe):
+    for proposal in maker.proposals(first):
         candidate = proposal(best)
         if candidate is None:
             continue
@@ -90,28 +99,51 @@ def choose(
     return best, tuple(Trial(name=n, score_db=v, chosen=n == best.label) for n, v in scores.items())
 
 
-def _candidate(source: FloatModel, planner: Planner, calibrator: str, recipe: Recipe) -> Candidate:
-    plan, ranges = planner(calibrator)
-    parameters = solve(plan, ranges, load=source.constant, recipe=recipe)
-    return Candidate(
-        label=f"{calibrator} ranges", calibrator=calibrator, plan=plan, ranges=ranges, parameters=parameters
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Maker:
+    """Makes candidates. fitting: the feeds that algorithms are fitted to."""
+
+    planner: Planner
+    recipe: Recipe
+    fitting: Sequence[Feed]
+
+    def made(self, source: FloatModel, stats: Mapping[str, Statistic], calibrator: str) -> Candidate:
+        """Weights rounded to nearest, ranges by a calibrator."""
+        plan, ranges = self.planner(source, stats, calibrator)
+        return Candidate(
+            label=f"{calibrator} ranges",
+            source=source,
+            stats=stats,
+            calibrator=calibrator,
+            plan=plan,
+            ranges=ranges,
+            parameters=solve(plan, ranges, load=source.constant, recipe=self.recipe),
+        )
+
+    def proposals(self, first: Candidate) -> Iterator[Callable[[Candidate], Candidate | None]]:
+        """What may be better than the best so far, one after the other; None where it would change nothing."""
+        recipe = self.recipe
+        if recipe.calibrator is None and default_calibrator(recipe.activations) != "minmax":
+            yield lambda _: self.made(first.source, first.stats, "minmax")
+        everywhere = recipe.effort is Effort.MAX
+        for alpha in SMOOTHING if everywhere else ():
+            yield partial(self.smoothed, first, alpha)
+        yield lambda best: _rounded(best, self.fitting, everywhere=everywhere)
+        yield lambda best: _corrected(best, self.fitting, recipe)
+
+    def smoothed(self, first: Candidate, alpha: float, best: Candidate) -> Candidate | None:
+        """The ranges of the best so far on inputs that are smoothed."""
+        found = smoothed(first.source, first.plan, self.fitting, alpha=alpha)
+        if found is None:
+            return None
+        source, new = found
+        candidate = self.made(source, {**first.stats, **new}, best.calibrator)
+        return replace(candidate, label=f"{candidate.label}, smoothed by {alpha}")
 
 
-def _proposals(
-    source: FloatModel, planner: Planner, samples: Judges, *, recipe: Recipe
-) -> Iterator[Callable[[Candidate], Candidate | None]]:
-    """What may be better than the best so far, one after the other; None where it would change nothing."""
-    # Feeds that calibrated fit their own extrema best, whatever other feeds will hold.
-    if samples.held_out and recipe.calibrator is None and default_calibrator(recipe.activations) != "minmax":
-        yield lambda _: _candidate(source, planner, "minmax", recipe)
-    yield lambda best: _rounded(source, best, samples.fitting)
-    yield lambda best: _corrected(source, best, samples.fitting, recipe)
-
-
-def _rounded(source: FloatModel, best: Candidate, feeds: Sequence[Feed]) -> Candidate | None:
-    """The same with GPTQ where the weights' noise dominates."""
-    codes = rounded(source, best.plan, best.parameters, feeds)
+def _rounded(best: Candidate, feeds: Sequence[Feed], *, everywhere: bool) -> Candidate | None:
+    """The same with GPTQ, everywhere or where the weights' noise dominates."""
+    codes = rounded(best.source, best.plan, best.parameters, feeds, everywhere=everywhere)
     if not codes:
         return None
     return replace(
@@ -122,12 +154,12 @@ def _rounded(source: FloatModel, best: Candidate, feeds: Sequence[Feed]) -> Cand
     )
 
 
-def _corrected(source: FloatModel, best: Candidate, feeds: Sequence[Feed], recipe: Recipe) -> Candidate | None:
+def _corrected(best: Candidate, feeds: Sequence[Feed], recipe: Recipe) -> Candidate | None:
     """The same with bias correction."""
-    shifts = corrections(source, best.plan, best.parameters, feeds)
+    shifts = corrections(best.source, best.plan, best.parameters, feeds)
     if not shifts:
         return None
-    parameters = solve(best.plan, best.ranges, load=source.constant, recipe=recipe, corrections=shifts)
+    parameters = solve(best.plan, best.ranges, load=best.source.constant, recipe=recipe, corrections=shifts)
     return replace(best, label=f"{best.label}, bias correction", parameters=with_codes(parameters, best.codes))
 
 
@@ -135,7 +167,6 @@ class _Judge:
     """Scores candidates against the float model's tensors, which are computed once."""
 
     def __init__(self, source: FloatModel, feeds: Sequence[Feed], *, threads: int) -> None:
-        self._source = source
         self._feeds = feeds
         self._threads = threads
         self._points = scored_tensors(source.facts)
@@ -143,17 +174,17 @@ class _Judge:
         self._reference = [arrays for _, arrays in stream]
 
     def score(self, candidate: Candidate) -> float:
-        """Mean noise over signal of all samples and scored tensors, in dB."""
-        model = quantized_graph(self._source, candidate.plan, candidate.parameters)
+        """Mean noise over signal of the samples, in dB, of the worst scored tensor."""
+        model = quantized_graph(candidate.source, candidate.plan, candidate.parameters)
         names = {tensor: _counterpart(model, tensor, reader) for tensor, reader in self._points.items()}
         source = loadable(model, threads=self._threads)
         stream = tap(source, self._feeds, groups=[list(dict.fromkeys(names.values()))], with_outputs=with_outputs)
-        ratios = [
-            _noise_share(reference[tensor], arrays[name])
-            for reference, (_, arrays) in zip(self._reference, stream, strict=True)
-            for tensor, name in names.items()
-        ]
-        return -10.0 * math.log10(float(np.mean(ratios))) if ratios else 0.0
+        shares: dict[str, list[float]] = {tensor: [] for tensor in names}
+        for reference, (_, arrays) in zip(self._reference, stream, strict=True):
+            for tensor, name in names.items():
+                shares[tensor].append(_noise_share(reference[tensor], arrays[name]))
+        worst = max((float(np.mean(found)) for found in shares.values()), default=1.0)
+        return -10.0 * math.log10(worst)
 
 
 def scored_tensors(facts: GraphFacts) -> Mapping[str, str]:

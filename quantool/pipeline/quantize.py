@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from calibrators.statistic import Statistic
 from quantool import graph, targets
 from quantool.errors import GateError, NothingQuantizedError, OptionError
 from quantool.graph.destination import refuse_overwrite
@@ -88,7 +89,7 @@ def quantize(request: QuantizeRequest) -> QuantizeResult:
     with draft.attached():
         job = _prepare(request, draft)
         source = _normalize(job, draft)
-        plan, parameters = _decide(job, source, draft)
+        source, plan, parameters = _decide(job, source, draft)
         _refuse_nothing(plan, source, draft)
         result = quantized_graph(source, plan, parameters)
         weights_db = _judge_weights(job, source, parameters, draft)
@@ -165,22 +166,22 @@ def _normalize(job: _Job, draft: Draft) -> FloatModel:
     return source
 
 
-def _decide(job: _Job, source: FloatModel, draft: Draft) -> tuple[Plan, Parameters]:
+def _decide(job: _Job, source: FloatModel, draft: Draft) -> tuple[FloatModel, Plan, Parameters]:
     """Plan, and for a static model calibrate, choose and plan again with what the ranges taught."""
-    recipe, facts = job.recipe, source.facts
-    plan = make_plan(facts, recipe, target=job.target, mode=job.mode)
+    recipe = job.recipe
+    plan = make_plan(source.facts, recipe, target=job.target, mode=job.mode)
     if plan.activations:
         stats, hardest = _stats(job, source, plan, draft)
         judges = Judges(judging=(), fitting=(), held_out=False)
         if job.samples is not None:
             judges = Judges(
                 judging=(*job.samples.kept, *hardest),
-                fitting=job.samples.fitting,
+                fitting=(*job.samples.fitting, *hardest),
                 held_out=bool(job.samples.held_out),
             )
         with paused_collector():
-            chosen, draft.trials = choose(source, partial(_planned, job, source, plan, stats), judges, recipe=recipe)
-        plan, parameters = chosen.plan, chosen.parameters
+            chosen, draft.trials = choose(source, stats.tensors, partial(_planned, job), judges, recipe=recipe)
+        source, plan, parameters = chosen.source, chosen.plan, chosen.parameters
         draft.recipe = replace(job.resolved, calibrator=Calibrator(chosen.calibrator)).to_dict()
     else:
         if job.samples is not None:
@@ -188,23 +189,24 @@ def _decide(job: _Job, source: FloatModel, draft: Draft) -> tuple[Plan, Paramete
             draft.data = data_info(job.samples)
         parameters = solve(plan, {}, load=source.constant, recipe=recipe)
     draft.warnings.extend((*plan.notes, *parameters.notes))
-    draft.nodes = node_rows(facts, plan, None)
+    draft.nodes = node_rows(source.facts, plan, None)
     draft.tensors = tensor_rows(parameters)
-    draft.coverage = coverage(facts, plan, graph.macs(facts))
-    return plan, parameters
+    draft.coverage = coverage(source.facts, plan, graph.macs(source.facts))
+    return source, plan, parameters
 
 
 def _planned(
-    job: _Job, source: FloatModel, plan: Plan, stats: Stats, calibrator: str
+    job: _Job, source: FloatModel, stats: Mapping[str, Statistic], calibrator: str
 ) -> tuple[Plan, Mapping[str, Range]]:
     """The plan that the ranges of a calibrator lead to, and those ranges."""
     facts, recipe = source.facts, job.recipe
-    ranges = solve_ranges(plan, facts, stats.tensors, recipe, default=calibrator)
+    plan = make_plan(facts, recipe, target=job.target, mode=job.mode)
+    ranges = solve_ranges(plan, facts, stats, recipe, default=calibrator)
     findings = examine(plan, facts, ranges)
     if findings == Findings():
         return plan, ranges
     again = make_plan(facts, recipe, target=job.target, mode=job.mode, findings=findings)
-    return again, solve_ranges(again, facts, stats.tensors, recipe, default=calibrator)
+    return again, solve_ranges(again, facts, stats, recipe, default=calibrator)
 
 
 def _stats(job: _Job, source: FloatModel, plan: Plan, draft: Draft) -> tuple[Stats, tuple[Feed, ...]]:

@@ -34,7 +34,7 @@ SAME_HALF = 3e-2
 
 @dataclass(slots=True, kw_only=True)
 class FloatModel:
-    """A model ready to be planned. `model` is consumed by the edits; everything else stays as it is.
+    """A model ready to be planned; nothing changes it, edits apply to a copy.
 
     given: how to load the model as it came; normalized: the graph that is quantized; changed: the rewrites
     that took effect; constant: the value of an initializer of the normalized graph, also after edits.
@@ -100,7 +100,7 @@ def normalized_model(loaded: graph.Loaded, samples: Samples | None, *, opset: in
         opset = HARDSWISH_OPSET
         model = graph.prepare(loaded, opset=opset)
     changed = normalize(model)
-    result = _finished(loaded, model, given, changed=changed, threads=threads)
+    result = finished(loaded, model, given, changed=changed, threads=threads)
     result.notes.extend(notes)
     if reference is None or _agrees(reference, result, probes):
         return result
@@ -134,9 +134,10 @@ def _not_compared(error: QuantoolError) -> Note:
     )
 
 
-def _finished(
+def finished(
     loaded: graph.Loaded, model: graph.Model, given: Loadable, *, changed: tuple[str, ...], threads: int
 ) -> FloatModel:
+    """A graph under work with everything that planning needs to know of it."""
     data, folder = graph.serialize(model)
     normalized = Loadable(model=data, folder=folder, threads=threads, label="the normalized model")
     facts = graph.facts(model)
@@ -182,17 +183,18 @@ def _typed(
 def _agrees(reference: Sequence[Outputs], candidate: FloatModel, probes: Sequence[Feed]) -> bool:
     """Whether both forms give the same outputs, up to what the runtime's own optimizer changes in the given one."""
     rtol = SAME_HALF if "widen" in candidate.changed else SAME_FLOAT
-    outputs = _run(candidate.normalized, probes)
+    outputs = run_all(candidate.normalized, probes)
     if all(same(a, b, rtol=rtol) for a, b in zip(reference, outputs, strict=True)):
         return True
-    plain = _run(replace(candidate.given, optimization=Optimization.DISABLED), probes)
+    plain = run_all(replace(candidate.given, optimization=Optimization.DISABLED), probes)
     return all(
         all(difference <= max(rtol, RUNTIME_FLOOR * floor) for difference, floor in _pairs(a, b, c))
         for a, b, c in zip(reference, outputs, plain, strict=True)
     )
 
 
-def _run(source: Loadable, probes: Sequence[Feed]) -> list[Outputs]:
+def run_all(source: Loadable, probes: Sequence[Feed]) -> list[Outputs]:
+    """The outputs of a model for each feed."""
     session = Session(source)
     return [session.run(feed, sample=i) for i, feed in enumerate(probes)]
 
@@ -208,7 +210,7 @@ def _repaired(wrong: FloatModel, opset: int | None, reference: Sequence[Outputs]
     for skip in (*((name,) for name in wrong.changed), tuple(PASSES)):
         model = graph.prepare(wrong.loaded, opset=opset)
         changed = normalize(model, skip=skip)
-        candidate = _finished(wrong.loaded, model, wrong.given, changed=changed, threads=wrong.given.threads)
+        candidate = finished(wrong.loaded, model, wrong.given, changed=changed, threads=wrong.given.threads)
         if _agrees(reference, candidate, probes):
             candidate.notes.append(
                 Note(

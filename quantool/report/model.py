@@ -134,7 +134,10 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One way that was tried on the kept samples. score_db: mean noise over signal of samples and outputs, in dB."""
+    """One way that was tried on the kept samples.
+
+    score_db: mean noise over signal of the samples, in dB, of the worst output.
+    """
 
     name: str
     score_db: float
