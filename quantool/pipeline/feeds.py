@@ -28,7 +28,7 @@ class Samples:
     Attributes:
         beside: the data beside the model, where that was chosen.
         calibrates: there are feeds to calibrate on, not only to verify.
-        description: the source in words, for the report.
+        description: the source in words, for the report: of what calibrates, else of what verifies.
         note: a warning about the source, such as random data.
         count: feeds that calibrated, or were read where nothing calibrates; known once `calibration` or `drain` ended.
         held_out: none of the feeds in `kept` calibrated, None where unknown; known then too.
@@ -50,6 +50,7 @@ class Samples:
         self.kept: tuple[Feed, ...] = ()
         self.fitting: tuple[Feed, ...] = ()
         self._has_verify = verify is not None
+        self._verify_description = "" if verify is None else verify.description
         self._keep_all = keep_all
         # Each source is read through one iterator, once: it may be a generator.
         self._feeds: Iterator[Feed] = iter(source or ())
@@ -84,7 +85,7 @@ class Samples:
     def drain(self, *, held_out: bool | None = True) -> None:
         """Make `kept` known where nothing calibrates. held_out: None where ranges from elsewhere leave it unknown."""
         if self._has_verify:
-            self.kept = _first(self._verify)
+            self.kept, self.description = _first(self._verify), self._verify_description
             return
         split = split_feeds(self._feeds)
         for _ in split:

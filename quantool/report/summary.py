@@ -58,7 +58,8 @@ def data_line(report: Report) -> str | None:
         return f"Data: {visible(data.source)}"
     checked = "verified on held-out samples" if data.held_out else "verified on the same samples"
     tail = f", {checked}" if report.verification is not None and report.command == "quantize" else ""
-    return f"Data: {visible(data.source)}, {plural(data.samples, 'sample')}{tail}"
+    read = f", {plural(data.samples, 'sample')}" if data.samples else ""  # none where all that is read verifies
+    return f"Data: {visible(data.source)}{read}{tail}"
 
 
 def is_doubtful(report: Report) -> bool:

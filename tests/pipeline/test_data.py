@@ -123,6 +123,15 @@ def test_from_16_feeds_on_some_are_held_out(
     assert ("verified on the same samples" in first) == (not held_out)
 
 
+@pytest.mark.parametrize("mode", ["dynamic", "weight-only"])
+def test_where_nothing_calibrates_the_data_that_verifies_is_named(ready: Shell, mode: str) -> None:
+    BESIDE["m.calib.npz"]()
+    np.savez("v.npz", image=images(5, seed=1))
+    ran = ready(f"quantize m.onnx --mode {mode} --verify-data v.npz")
+    assert ran.out.splitlines()[0] == "Data: v.npz (5 feeds), verified on held-out samples"
+    assert "on 5 samples" in " ".join(ran.out.split())
+
+
 def test_what_is_held_out_does_not_calibrate(ready: Shell) -> None:
     # Each feed is constant, so that the statistics tell which of them were seen.
     values = np.arange(1, 33, dtype=np.float32)
