@@ -68,11 +68,13 @@ def check(
     *,
     db: float | None = None,
     held_out: Sequence[Feed] = (),
+    runnable: onnx.ModelProto | None = None,
     **options: object,
 ) -> Checked:
     """Quantize, and assert what holds everywhere.
 
-    samples: feeds; without `held_out` the last of them are not calibrated on. db: the least SQNR. The result passes
+    samples: feeds; without `held_out` the last of them are not calibrated on. db: the least SQNR. runnable: stands for
+    a model that ONNX Runtime itself refuses. The result passes
     the checker, loads with all optimizations and with none, has the same signature, positive and finite scales, a
     reason for every kept node, gives outputs of the same types and shapes, and is the same in a second run.
     """
@@ -92,7 +94,7 @@ def check(
     checked = Checked(
         proto=written,
         report=result.report,
-        given=run(proto, hidden),
+        given=run(runnable or proto, hidden),
         optimized=run(written, hidden),
         plain=run(written, hidden, LEVELS.ORT_DISABLE_ALL),
     )
