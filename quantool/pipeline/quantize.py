@@ -16,7 +16,7 @@ from quantool.graph.destination import refuse_overwrite
 from quantool.graph.save import Pending, check, model_proto, write_temporary
 from quantool.graph.scopes import paused_collector
 from quantool.pipeline.build import quantized_graph
-from quantool.pipeline.choose import Judges, choose
+from quantool.pipeline.choose import Judges, choose, spectral_nodes
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.feeds import Samples, data_info, open_samples, ranges_info
 from quantool.pipeline.judge import Evaluation, evaluate, judge_gates, load_quantized
@@ -169,7 +169,7 @@ def _normalize(job: _Job, draft: Draft) -> FloatModel:
 def _decide(job: _Job, source: FloatModel, draft: Draft) -> tuple[FloatModel, Plan, Parameters]:
     """Plan, and for a static model calibrate, choose and plan again with what the ranges taught."""
     recipe = job.recipe
-    plan = make_plan(source.facts, recipe, target=job.target, mode=job.mode)
+    plan = _plan(job, source, Findings())
     if plan.activations:
         stats, hardest = _stats(job, source, plan, draft)
         judges = Judges(judging=(), fitting=(), held_out=False)
@@ -195,17 +195,22 @@ def _decide(job: _Job, source: FloatModel, draft: Draft) -> tuple[FloatModel, Pl
     return source, plan, parameters
 
 
+def _plan(job: _Job, source: FloatModel, findings: Findings) -> Plan:
+    return make_plan(source.facts, job.recipe, target=job.target, mode=job.mode, findings=findings)
+
+
 def _planned(
-    job: _Job, source: FloatModel, stats: Mapping[str, Statistic], calibrator: str
+    job: _Job, source: FloatModel, stats: Mapping[str, Statistic], calibrator: str, allowed: frozenset[str]
 ) -> tuple[Plan, Mapping[str, Range]]:
     """The plan that the ranges of a calibrator lead to, and those ranges."""
     facts, recipe = source.facts, job.recipe
-    plan = make_plan(facts, recipe, target=job.target, mode=job.mode)
+    known = Findings(allow=allowed)
+    plan = _plan(job, source, known)
     ranges = solve_ranges(plan, facts, stats, recipe, default=calibrator)
-    findings = examine(plan, facts, ranges)
-    if findings == Findings():
+    findings = replace(examine(plan, facts, ranges), allow=allowed)
+    if findings == known:
         return plan, ranges
-    again = make_plan(facts, recipe, target=job.target, mode=job.mode, findings=findings)
+    again = _plan(job, source, findings)
     return again, solve_ranges(again, facts, stats, recipe, default=calibrator)
 
 
@@ -214,7 +219,8 @@ def _stats(job: _Job, source: FloatModel, plan: Plan, draft: Draft) -> tuple[Sta
     given = usable_stats(job.request.stats, job.recipe, source)
     if given is None:
         assert job.samples is not None, "a static plan without ranges has samples"
-        gathered = gather(source, wanted_by(plan), job.samples, recipe=job.recipe, progress=job.request.progress)
+        wanted = wanted_by(plan) | wanted_by(_plan(job, source, Findings(allow=spectral_nodes(plan))))
+        gathered = gather(source, wanted, job.samples, recipe=job.recipe, progress=job.request.progress)
         draft.data = data_info(job.samples)
         return gathered
     if job.samples is not None:

@@ -16,10 +16,15 @@ from quantool.targets import Kernel, Target
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What the statistics taught: nodes to keep in float, and Concats whose tensors share one scale."""
+    """What statistics and trials taught.
+
+    keep: nodes to keep in float; unify: Concats whose tensors share one scale; allow: nodes before a Log or its kin
+    that are quantized all the same.
+    """
 
     keep: Mapping[str, Reason] = field(default_factory=lambda: MappingProxyType({}))
     unify: frozenset[str] = frozenset()
+    allow: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

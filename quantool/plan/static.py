@@ -56,7 +56,8 @@ def _anchors(ctx: Context) -> tuple[dict[str, Unit], dict[str, Reason]]:
         why = refusal(ctx, node)
         if why is not None and why.code == "activation-matmul" and ctx.asked(node):
             why = None
-        if why is None and node.outputs[0] in spectral and not ctx.asked(node):
+        allowed = ctx.asked(node) or node.name in ctx.findings.allow
+        if why is None and node.outputs[0] in spectral and not allowed:
             why = reason("before-log")
         if why is None:
             accepted[node.name] = anchor_unit(ctx, node)

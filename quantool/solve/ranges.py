@@ -9,6 +9,7 @@ from calibrators import CALIBRATORS, estimate_expected
 from calibrators.statistic import Statistic
 from quantool.elements import ELEMENTS
 from quantool.errors import DataError
+from quantool.ops import ScaleRule, op_of
 from quantool.plan.selection import matches
 from quantool.recipe import Recipe, Rule
 from quantool.schema import ActivationSpec, GraphFacts, Grid, Plan, Range
@@ -77,7 +78,7 @@ def _estimated(
     The default counts what is likely beyond the extrema of a few elements too, and clips nothing that a Softmax or a
     caller reads.
     """
-    sources = dict.fromkeys(spec.statistic for spec in specs)
+    sources = dict.fromkeys(_collected(spec.statistic, facts, stats) for spec in specs)
     missing = [name for name in sources if name not in stats]
     if missing:
         raise DataError(
@@ -95,6 +96,20 @@ def _estimated(
             return _bounded(estimate_expected(state, grid, covering=exact), specs)
         named = "minmax"
     return _bounded(CALIBRATORS[named or default].estimate(state, grid), specs)
+
+
+def _collected(tensor: str, facts: GraphFacts, stats: Mapping[str, Statistic]) -> str:
+    """The tensor whose statistic stands for one: itself, or what data movers made it from.
+
+    A plan that learned from ranges may need a tensor that shared another one's parameters before; what a mover
+    writes lies within the range of what it reads.
+    """
+    while tensor not in stats:
+        producer = facts.producer(tensor)
+        if producer is None or op_of(producer).rule is not ScaleRule.SAME:
+            break
+        tensor = producer.inputs[0]
+    return tensor
 
 
 def _calibrator(specs: list[ActivationSpec], facts: GraphFacts, recipe: Recipe) -> str | None:
