@@ -66,6 +66,16 @@ def test_sqnr_may_be_half_a_decibel_lower() -> None:
     assert compare.sqnr_shortfall(_row(_figures(0.9, 29.25), _figures(0.9, 30.0))) > 0
 
 
+def test_a_dynamic_best_is_held_against_the_same_mode_and_gets_a_row() -> None:
+    default = _row(_figures(0.9, 29.0), _figures(0.9, 31.0))
+    same_mode = Ours(report=default.ours.report, figures=_figures(0.9, 31.0))
+    row = dataclasses.replace(default, same_mode=same_mode)
+    assert compare.sqnr_shortfall(default) > 0
+    assert compare.sqnr_shortfall(row) <= 0
+    assert compare.table([row]).count("| toy") == 2
+    assert "**31.0**" in compare.table([row])
+
+
 def test_an_incumbent_that_fails_cannot_be_fallen_short_of() -> None:
     row = _row(_figures(0.9, 20.0), None)
     assert max(compare.metric_shortfall(row), compare.sqnr_shortfall(row)) <= 0
