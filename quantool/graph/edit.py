@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from quantool.edits import AddInitializer, AddNode, RemoveNode, RenameOutput, SetInput, SetOpset
 from quantool.graph.model import ORIGINS
 from quantool.graph.retype import infer_types
 from quantool.graph.scopes import graphs, paused_collector, subgraphs
-from quantool.schema import AddInitializer, AddNode, RemoveNode, RenameOutput, SetInput, SetOpset
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import onnx_ir
 
+    from quantool.edits import Edit
     from quantool.graph.model import Model
-    from quantool.schema import AttributeValue, Edit
+    from quantool.schema import AttributeValue
 
 
 def apply(model: Model, edits: Sequence[Edit]) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quantool import graph
+from quantool.edits import SetOpset
 from quantool.graph.allocator import NameAllocator
 from quantool.graph.edit import apply
 from quantool.graph.scopes import paused_collector
 from quantool.pipeline.source import FloatModel
 from quantool.rewrite import rewrite
 from quantool.runtime import Loadable
-from quantool.schema import Parameters, Plan, SetOpset
+from quantool.schema import Parameters, Plan
 
 
 def quantized_graph(source: FloatModel, plan: Plan, parameters: Parameters) -> graph.Model:

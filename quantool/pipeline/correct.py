@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -31,6 +32,8 @@ def corrections(source: FloatModel, plan: Plan, parameters: Parameters, feeds: S
         node, weight = source.facts.by_name[name], parameters.weights[name, 1]
         if len(weight.shape) < 2 or (node.op_type == "MatMul" and len(weight.shape) != 2):
             continue
+        if (tensor, _channel_axis(node)) not in means:
+            continue
         mean, mean_quantized = means[tensor, _channel_axis(node)]
         exact, coarse = _oriented(source, node, weight)
         found[name] = mean_error(exact, coarse, mean, mean_quantized, outputs=exact.shape[0])
@@ -44,18 +47,23 @@ def _channel_axis(node: NodeFact) -> int:
 def _means(
     source: FloatModel, layers: Mapping[str, str], parameters: Parameters, feeds: Sequence[Feed]
 ) -> Mapping[tuple[str, int], tuple[Float64, Float64]]:
-    """Mean of each channel of each layer's input over the feeds, before and after quantization."""
+    """Mean of each channel of each layer's input over the feeds, before and after quantization.
+
+    Feeds in which an input is empty do not count; one that is always empty has no entry.
+    """
     wanted = {(tensor, _channel_axis(source.facts.by_name[name])) for name, tensor in layers.items()}
     sums: dict[tuple[str, int], tuple[Float64, Float64]] = {}
+    counts: Counter[tuple[str, int]] = Counter()
     names = sorted({tensor for tensor, _ in wanted})
     for _, arrays in tap(source.normalized, feeds, groups=[names], with_outputs=with_outputs):
         for tensor, axis in sorted(wanted):
             if arrays[tensor].size == 0:
                 continue
             before, after = channel_means(arrays[tensor], parameters.activations[tensor], axis=axis)
+            counts[tensor, axis] += 1
             held = sums.get((tensor, axis))
             sums[tensor, axis] = (before, after) if held is None else (held[0] + before, held[1] + after)
-    return {key: (before / len(feeds), after / len(feeds)) for key, (before, after) in sums.items()}
+    return {key: (before / counts[key], after / counts[key]) for key, (before, after) in sums.items()}
 
 
 def _oriented(source: FloatModel, node: NodeFact, weight: WeightParams) -> tuple[AnyArray, AnyArray]:

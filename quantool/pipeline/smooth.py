@@ -11,12 +11,13 @@ import numpy as np
 from calibrators import Histogram
 from calibrators.statistic import Statistic
 from quantool.algorithms.smoothing import Float64, smoothing_factors
+from quantool.edits import AddInitializer, AddNode, Edit, SetInput
 from quantool.graph.allocator import NameAllocator
 from quantool.graph.edit import apply
 from quantool.graph.outputs import with_outputs
 from quantool.pipeline.source import SAME_FLOAT, FloatModel, finished, run_all
 from quantool.runtime import tap
-from quantool.schema import AddInitializer, AddNode, AnyArray, Edit, Feed, NodeFact, Plan, SetInput
+from quantool.schema import AnyArray, Feed, NodeFact, Plan
 from quantool.verify import same
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from quantool.edits import Edit
 from quantool.rewrite.builder import Builder
 from quantool.rewrite.naming import Fresh
 from quantool.rewrite.qdq import rewrite_qdq
 from quantool.rewrite.qoperator import rewrite_qoperator
 from quantool.rewrite.rangeless import rewrite_rangeless
-from quantool.schema import Edit, Format, GraphFacts, Mode, Parameters, Plan
+from quantool.schema import Format, GraphFacts, Mode, Parameters, Plan
 
 __all__ = ["rewrite"]
 

@@ -7,21 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from quantool.edits import AddNode, Edit, RemoveNode, SetInput, SetOpset
 from quantool.rewrite.naming import Constants, Fresh, stem
-from quantool.schema import (
-    AddNode,
-    AttributeValue,
-    Edit,
-    GraphFacts,
-    NodeFact,
-    Parameters,
-    Plan,
-    RemoveNode,
-    SetInput,
-    SetOpset,
-    Use,
-    WeightParams,
-)
+from quantool.schema import AttributeValue, GraphFacts, NodeFact, Parameters, Plan, Use, WeightParams
 
 
 @dataclass(slots=True)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import ml_dtypes  # noqa: F401  # registers int4 and its kin as NumPy type names
 import numpy as np
 
-from quantool.schema import AddInitializer, AnyArray, QuantParams, WeightParams
+from quantool.edits import AddInitializer
+from quantool.schema import AnyArray, QuantParams, WeightParams
 
 Fresh = Callable[[str], str]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from quantool.edits import Edit, RenameOutput
 from quantool.rewrite.builder import Builder, write_embedding
 from quantool.rewrite.corrections import write_corrections
-from quantool.schema import ActivationSpec, Edit, NodeFact, RenameOutput, Use
+from quantool.schema import ActivationSpec, NodeFact, Use
 
 
 def rewrite_qdq(build: Builder) -> list[Edit]:

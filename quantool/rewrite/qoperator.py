@@ -10,19 +10,10 @@ from collections.abc import Callable
 from types import MappingProxyType
 from typing import Final
 
+from quantool.edits import AddNode, Edit, RenameOutput, SetInput
 from quantool.rewrite.builder import Builder, write_embedding
 from quantool.rewrite.corrections import write_corrections
-from quantool.schema import (
-    ActivationSpec,
-    AddNode,
-    AttributeValue,
-    Decision,
-    Edit,
-    NodeFact,
-    RenameOutput,
-    SetInput,
-    Use,
-)
+from quantool.schema import ActivationSpec, AttributeValue, Decision, NodeFact, Use
 
 _CONTRIB: Final = "com.microsoft"
 Triple = tuple[str, str, str]

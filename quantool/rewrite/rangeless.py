@@ -12,9 +12,10 @@ from typing import Final
 
 import numpy as np
 
+from quantool.edits import AddNode, Edit
 from quantool.rewrite.builder import Builder, write_embedding
 from quantool.rewrite.naming import stem
-from quantool.schema import AddNode, Edit, NodeFact, WeightParams
+from quantool.schema import NodeFact, WeightParams
 
 _FLOAT: Final = 1  # TensorProto.FLOAT, the target type of Cast
 _CONTRIB: Final = "com.microsoft"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import reduce
 
-from calibrators import CALIBRATORS, estimate_expected
+from calibrators import CALIBRATORS, MovingAverage, estimate_expected
 from calibrators.statistic import Statistic
 from quantool.elements import ELEMENTS
 from quantool.errors import DataError
@@ -88,7 +88,7 @@ def _estimated(
             fix="Calibrate again with the options of this run, or give --data in place of --ranges.",
         )
     grid = Grid.of(specs[0].dtype, symmetric="symmetric" in (recipe.formula or ""))
-    state = reduce(lambda a, b: a.merge(b), (stats[name] for name in sources))  # type: ignore[arg-type]  # one kind a collection
+    state = reduce(_together, (stats[name] for name in sources))
     named = _calibrator(specs, facts, recipe)
     if named is None and default == DEFAULT_CALIBRATOR:
         exact = any(spec.exact for spec in specs)
@@ -110,6 +110,13 @@ def _collected(tensor: str, facts: GraphFacts, stats: Mapping[str, Statistic]) -
             break
         tensor = producer.inputs[0]
     return tensor
+
+
+def _together(a: Statistic, b: Statistic) -> Statistic:
+    """The statistic of two tensors that share a scale."""
+    if isinstance(a, MovingAverage) and isinstance(b, MovingAverage):
+        return a.beside(b)
+    return a.merge(b)  # type: ignore[arg-type]  # one kind a collection
 
 
 def _calibrator(specs: list[ActivationSpec], facts: GraphFacts, recipe: Recipe) -> str | None:

@@ -9,19 +9,11 @@ import onnx
 import onnx_ir
 import pytest
 
+from quantool.edits import AddInitializer, AddNode, Edit, RemoveNode, RenameOutput, SetInput, SetOpset
 from quantool.graph import edit
 from quantool.graph.allocator import NameAllocator
 from quantool.graph.model import Model
-from quantool.schema import (
-    AddInitializer,
-    AddNode,
-    AnyArray,
-    Edit,
-    RemoveNode,
-    RenameOutput,
-    SetInput,
-    SetOpset,
-)
+from quantool.schema import AnyArray
 
 from .text_model import model_of, normal, op_types, run
 

@@ -14,11 +14,12 @@ import onnxruntime
 import pytest
 
 from quantool import graph
+from quantool.edits import AddInitializer, SetInput
 from quantool.errors import DataError, ModelError, OptionError, VerificationError
 from quantool.graph import edit, save, temporary
 from quantool.graph.destination import refuse_overwrite
 from quantool.graph.model import Model
-from quantool.schema import AddInitializer, AnyArray, SetInput
+from quantool.schema import AnyArray
 
 from .text_model import model_of, normal
 
