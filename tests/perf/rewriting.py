@@ -20,6 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from calibrators import Histogram
 from quantool import graph, targets
+from quantool.edits import SetOpset
 from quantool.graph.allocator import NameAllocator
 from quantool.graph.edit import apply
 from quantool.graph.normalize import normalize
@@ -27,7 +28,7 @@ from quantool.graph.scopes import paused_collector
 from quantool.plan import Findings, examine, make_plan
 from quantool.recipe import Calibrator, Recipe
 from quantool.rewrite import rewrite
-from quantool.schema import Mode, SetOpset
+from quantool.schema import Mode
 from quantool.solve import solve, solve_ranges
 
 CHANNELS = 4
