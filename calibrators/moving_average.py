@@ -72,6 +72,19 @@ class MovingAverage:
             maxima=self.maxima * self.decay + sample.extrema.maximum,
         )
 
+    def beside(self, other: MovingAverage) -> MovingAverage:
+        """The statistic of two tensors that share a scale: all of their elements, and the wider averages."""
+        first, second = (self, other) if self.samples else (other, self)
+        lowest, highest = first.average_minimum, first.average_maximum
+        if second.samples:
+            lowest, highest = min(lowest, second.average_minimum), max(highest, second.average_maximum)
+        return replace(
+            first,
+            histogram=self.histogram.merge(other.histogram),
+            minima=lowest * first.weight,
+            maxima=highest * first.weight,
+        )
+
     def merge(self, other: MovingAverage) -> MovingAverage:
         """The other one where this one is empty, and the reverse.
 

@@ -288,3 +288,13 @@ def test_an_extreme_that_sampling_left_out_still_counts():
     negative = dataclasses.replace(bulk, extrema=Extrema().observe(-OUTLIER))
     assert CALIBRATORS["minmax"].estimate(negative, UINT8).lo == -1e6
     assert CALIBRATORS["mse"].estimate(negative, UINT8).outliers == 1
+
+
+def test_two_tensors_of_one_scale_have_the_wider_averages():
+    a, b = (MovingAverage().observe(x).observe(2 * x) for x in (np.array([-1.0, 2.0]), np.array([-3.0, 1.0])))
+    both = a.beside(b)
+    assert both == dataclasses.replace(b.beside(a), histogram=both.histogram)
+    assert both.average_minimum == pytest.approx(min(a.average_minimum, b.average_minimum))
+    assert both.average_maximum == pytest.approx(max(a.average_maximum, b.average_maximum))
+    assert both.extrema == a.extrema.merge(b.extrema)
+    assert a.beside(MovingAverage()) == MovingAverage().beside(a) == a
