@@ -112,7 +112,10 @@ class Use:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFact:
-    """A tensor of the normalized graph. dtype "" and shape None mean unknown; "" readers never occur."""
+    """A tensor of the normalized graph. dtype "" and shape None mean unknown; "" readers never occur.
+
+    transpose_of: the constant that this matrix is the transpose of, as a tied head of its embedding; "" elsewhere.
+    """
 
     name: str
     dtype: str
@@ -122,6 +125,7 @@ class TensorFact:
     is_input: bool = False
     is_output: bool = False
     is_constant: bool = False
+    transpose_of: str = ""
 
     @property
     def is_float(self) -> bool:
@@ -308,6 +312,7 @@ class WeightParams:
     key: str
     shape: tuple[int, ...]
     codes: Callable[[], AnyArray]
+    rounded_to_nearest: bool = True
     bias: IntArray | None = None
     bias_scale: FloatArray | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from quantool.graph.model import ORIGINS
+from quantool.graph.model import ORIGINS, TRANSPOSE_OF
 from quantool.graph.names import inner_scope
 from quantool.schema import GraphFacts, NodeFact, TensorFact, Use
 
@@ -153,6 +153,7 @@ class _Collector:
                 is_input=name in self._entering,
                 is_output=name in self._leaving,
                 is_constant=name in self._constant,
+                transpose_of=value.meta.get(TRANSPOSE_OF, ""),
             )
         return found
 

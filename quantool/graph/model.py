@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import onnx
     import onnx_ir
 
+#: key of ir.Value.meta: the constant that this one is the transpose of, where both stay in use
+TRANSPOSE_OF: Final = "quantool.transpose_of"
 #: key of ir.Node.meta: the given nodes that a node stands for
 ORIGINS: Final = "quantool.origins"
 

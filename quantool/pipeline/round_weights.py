@@ -70,7 +70,9 @@ def with_codes(parameters: Parameters, codes: Mapping[str, AnyArray]) -> Paramet
     for node, stored in codes.items():
         weight = weights[node, 1]
         digest = hashlib.sha256(stored.tobytes()).hexdigest()[:16]
-        weights[node, 1] = replace(weight, key=f"{weight.key}|{digest}", codes=partial(_same, stored))
+        weights[node, 1] = replace(
+            weight, key=f"{weight.key}|{digest}", codes=partial(_same, stored), rounded_to_nearest=False
+        )
     return replace(parameters, weights=weights)
 
 

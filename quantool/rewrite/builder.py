@@ -108,7 +108,33 @@ class Builder:
     def weight_name(self, weight: WeightParams) -> tuple[str, str, str]:
         """Store codes, scale and zero point of a weight; returns their names."""
         scale, zero_point = self.constants.parameters(weight.key, weight.spec.tensor, weight.params)
-        return self.constants.codes(weight), scale, zero_point
+        return self.codes(weight), scale, zero_point
+
+    def codes(self, weight: WeightParams) -> str:
+        """The integers of a weight: stored, or the transpose of those of the weight that it is tied to.
+
+        The runtime computes that transpose once, when it loads the model.
+        """
+        twin = self._twin(weight)
+        if twin is None:
+            return self.constants.codes(weight)
+        key = f"{weight.key}|tied"
+        if key not in self._dequantized:
+            stored, name = self.constants.codes(twin), self.named(weight.spec.tensor, "quantized")
+            self._dequantized[key] = self.node("Transpose", (stored,), name, attributes={"perm": (1, 0)})
+        return self._dequantized[key]
+
+    def _twin(self, weight: WeightParams) -> WeightParams | None:
+        """The weight whose codes are the transpose of this one's, or None."""
+        tied = self.facts.tensors[weight.spec.tensor].transpose_of
+        if not tied or not weight.rounded_to_nearest:
+            return None
+        for other in self.parameters.weights.values():
+            same = other.params.dtype == weight.params.dtype and np.array_equal(other.params.scale, weight.params.scale)
+            flat = (other.spec.axis, weight.spec.axis) in ((0, 1), (1, 0), (None, None)) and not weight.spec.block_size
+            if other.spec.tensor == tied and same and flat and other.rounded_to_nearest:
+                return other
+        return None
 
     def dequantized_weight(self, weight: WeightParams) -> str:
         """The float view of a weight's integers: one DequantizeLinear for all readers of the same codes."""
@@ -157,7 +183,7 @@ class Builder:
 def write_embedding(build: Builder, node: NodeFact) -> None:
     """Gather(table, ids) -> Cast(Gather(codes, ids)) * Gather(row scales, ids); no float table is left."""
     weight = build.parameters.weights[node.name, 0]
-    codes = build.constants.codes(weight)
+    codes = build.codes(weight)
     scales = build.constants.array(
         f"{weight.key}|row scales", f"{weight.spec.tensor}_scale", weight.params.scale.reshape(-1, 1)
     )

@@ -37,7 +37,7 @@ def _write_product(build: Builder, node: NodeFact) -> None:
     """Y = float(MatMulInteger(q(a), w)) * (scale_a * scale_w) + bias, for MatMul and Gemm."""
     weight = build.parameters.weights[node.name, 1]
     transposed = bool(node.attributes.get("transB", 0))
-    codes = build.constants.codes(weight, transposed=transposed)
+    codes = build.constants.codes(weight, transposed=True) if transposed else build.codes(weight)
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
     _write_integer(build, node, (codes, bias), "MatMulInteger", channel_shape=(-1,))
 

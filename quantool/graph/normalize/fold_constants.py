@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from quantool.graph.model import TRANSPOSE_OF
 from quantool.graph.normalize.constants import add_constant, computed, integers, shape_of, tensor_of
 from quantool.graph.normalize.ledger import absorb
 from quantool.graph.scopes import graphs
@@ -45,7 +46,11 @@ def fold_constants(model: Model) -> int:
             output, name = node.outputs[0], node.outputs[0].name
             tensor = computed(result.load, dtype=result.dtype, shape=result.shape)
             output.name = None
-            output.replace_all_uses_with(add_constant(top, name or "", tensor))
+            constant = add_constant(top, name or "", tensor)
+            source = node.inputs[0]
+            if node.op_type == "Transpose" and len(result.shape) == 2 and source is not None:
+                constant.meta[TRANSPOSE_OF] = source.name
+            output.replace_all_uses_with(constant)
             absorb(model, node, into=None)
             changes += 1
     return changes
