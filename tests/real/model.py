@@ -43,9 +43,12 @@ class RealModel:
         return value - reference if self.higher_is_better else reference - value
 
 
-def two_samples(count: int) -> float:
-    """Return the resolution of a share of `count` samples: one sample that flips for better and one for worse."""
-    return 2.0 / count
+def chance_of_shares(count: int) -> float:
+    """Return the resolution of a share of `count` samples: four samples that all flip the same way.
+
+    By the sign test that happens by chance in one of sixteen cases; five would be one of thirty-two.
+    """
+    return 4.0 / count
 
 
 def top1_accuracy(run: Run, feeds: Sequence[Feed], labels: Sequence[int], *, output: str) -> float:

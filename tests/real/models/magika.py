@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.real import wheels
-from tests.real.model import Feed, RealModel, top1_accuracy, two_samples
+from tests.real.model import Feed, RealModel, chance_of_shares, top1_accuracy
 
 PIECE, BLOCK, PADDING = 1024, 4096, 256
 SMALLEST_FILE = 64
@@ -114,5 +114,5 @@ def build() -> RealModel:
         evaluate=lambda run: top1_accuracy(run, *evaluation(), output=OUTPUT),
         metric="accuracy",
         higher_is_better=True,
-        resolution=two_samples(len(evaluation()[0])),
+        resolution=chance_of_shares(len(evaluation()[0])),
     )

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from tests.real import drawing, text, wheels
-from tests.real.model import Feed, RealModel, top1_accuracy, two_samples
+from tests.real.model import Feed, RealModel, chance_of_shares, top1_accuracy
 
 SHORT_SIDE, CROP = 256, 224
 CALIBRATION, EVALUATION = 48, 160
@@ -49,5 +49,5 @@ def build() -> RealModel:
         evaluate=lambda run: top1_accuracy(run, *evaluation(), output=OUTPUT),
         metric="accuracy",
         higher_is_better=True,
-        resolution=two_samples(EVALUATION),
+        resolution=chance_of_shares(EVALUATION),
     )

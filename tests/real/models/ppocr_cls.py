@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from tests.real import drawing, text, wheels
-from tests.real.model import Feed, RealModel, top1_accuracy, two_samples
+from tests.real.model import Feed, RealModel, chance_of_shares, top1_accuracy
 
 HEIGHT, WIDTH = 48, 192
 HALF = np.array([0.5, 0.5, 0.5], np.float32)
@@ -48,5 +48,5 @@ def build() -> RealModel:
         evaluate=lambda run: top1_accuracy(run, *evaluation(), output=OUTPUT),
         metric="accuracy",
         higher_is_better=True,
-        resolution=two_samples(EVALUATION),
+        resolution=chance_of_shares(EVALUATION),
     )

@@ -7,7 +7,7 @@ import functools
 import numpy as np
 
 from tests.real import boxes, drawing, text, wheels
-from tests.real.model import Feed, RealModel, Run, two_samples
+from tests.real.model import Feed, RealModel, Run, chance_of_shares
 
 CALIBRATION, EVALUATION = 24, 48
 OUTPUT = "sigmoid_0.tmp_0"
@@ -45,5 +45,5 @@ def build() -> RealModel:
         evaluate=_f1,
         metric="F1 of boxes",
         higher_is_better=True,
-        resolution=two_samples(lines),
+        resolution=chance_of_shares(lines),
     )
