@@ -69,6 +69,8 @@ class _Editor:
         self._nodes: dict[str, onnx_ir.Node] = {}
         self._homes: dict[str, onnx_ir.Graph] = {}
         self._values: dict[str, onnx_ir.Value] = {}
+        self._replaced: dict[str, onnx_ir.Node] = {}  # removed nodes by name, or by what they wrote
+        self._successors: set[str] = set()
         self.added: set[onnx_ir.Node] = set()
         self.formerly: dict[onnx_ir.Node, dict[int, onnx_ir.DataType | None]] = {}
         for graph in graphs(ir_model.graph):
@@ -83,6 +85,7 @@ class _Editor:
         """Renames first and inputs last, so that every edit may use the final names."""
         for rename in (edit for edit in edits if isinstance(edit, RenameOutput)):
             self._rename(rename)
+        self._successors = {edit.name for edit in edits if isinstance(edit, AddNode)}
         removed = [self._release(edit) for edit in edits if isinstance(edit, RemoveNode)]
         for initializer in (edit for edit in edits if isinstance(edit, AddInitializer)):
             self._add_initializer(initializer)
@@ -127,11 +130,16 @@ class _Editor:
         node = self._nodes.pop(edit.name, None)
         if node is None:
             raise ValueError(f"RemoveNode: there is no node '{edit.name}'")
+        self._replaced[edit.name] = node
         for output in node.outputs:
             if output.name:
                 stand_in = _blank_copy(output)
+                stand_in.doc_string = output.doc_string
+                stand_in.metadata_props.update(output.metadata_props)
                 output.replace_all_uses_with(stand_in, replace_graph_outputs=True)
                 self._values[output.name] = stand_in
+                if edit.name not in self._successors:
+                    self._replaced[output.name] = node
         for graph in (inner for held in subgraphs(node) for inner in graphs(held)):
             self._forget(graph)
         detach(node)
@@ -180,6 +188,11 @@ class _Editor:
             name=edit.name,
         )
         node.meta[ORIGINS] = ()
+        for name in (edit.name, *edit.outputs):
+            if (replaced := self._replaced.get(name)) is not None:
+                node.doc_string = replaced.doc_string
+                node.metadata_props.update(replaced.metadata_props)
+                break
         neighbour = self._nodes.get(edit.near)
         if neighbour is None:
             graph.append(node)
