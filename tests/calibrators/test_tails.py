@@ -60,7 +60,7 @@ def test_a_few_elements_of_an_open_distribution_gain_decibels(name, size):
 
 
 @pytest.mark.parametrize("size", [1000, 20_000])
-@pytest.mark.parametrize("name", set(ENDED) - {"constant", "zero"})
+@pytest.mark.parametrize("name", [name for name in ENDED if name not in ("constant", "zero")])
 def test_a_distribution_with_ends_loses_nothing(name, size):
     assert gains(ENDED[name], size, UINT8).min() >= -0.7
 
