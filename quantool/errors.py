@@ -67,6 +67,11 @@ class NothingQuantizedError(QuantoolError):
 
 
 class VerificationError(QuantoolError):
-    """The result failed the run's own check, so nothing was published."""
+    """The result failed the run's own check, so nothing was published.
+
+    Attributes:
+        nodes: names of the nodes that run in float although the plan quantizes them.
+    """
 
     exit_code = 3
+    nodes: tuple[str, ...] = ()

@@ -77,6 +77,10 @@ REASONS: Final = MappingProxyType(
             "Its inputs differ in range so much that one scale would destroy the small ones.",
             "Rescale the inputs in the model, or ask for it with --include.",
         ),
+        "not-fused": (
+            "The runtime does not run it as integers in this place, although it has the kernel.",
+            "Nothing to do: it was tried, and stays float so that nothing gets slower.",
+        ),
         "mode": ("This mode does not quantize the operator.", "Use --mode static with calibration data."),
         "folded": ("Computed before run time: it became a constant.", "Nothing to do."),
         "shares-parameters": (

@@ -46,13 +46,21 @@ def check_execution(
     differences = (_quantized_anyway(quantized_anyway), _stayed_float(stayed_float))
     problems = tuple(note for note in differences if note is not None)
     if strict and problems:
-        raise VerificationError(
+        error = VerificationError(
             CODE,
             " ".join(note.what for note in problems),
             where="; ".join(note.where for note in problems),
             fix=" ".join(note.fix for note in problems),
         )
+        error.nodes = _whole_units(plan, stayed_float)
+        raise error
     return problems
+
+
+def _whole_units(plan: Plan, names: Sequence[str]) -> tuple[str, ...]:
+    """Nodes with everything that belongs to their units: a Conv without its Relu would be another unit."""
+    hosts = {plan.decisions[name].into or name for name in names}
+    return tuple(name for name, decision in plan.decisions.items() if name in hosts or decision.into in hosts)
 
 
 def _quantized_anyway(names: Sequence[str]) -> Note | None:

@@ -190,7 +190,7 @@ def test_an_unexpected_exception_is_told_in_the_same_form(ready: Shell, monkeypa
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("surprise")
 
-    monkeypatch.setattr(import_module("quantool.pipeline.quantize"), "coverage", broken)
+    monkeypatch.setattr(import_module("quantool.pipeline.decide"), "coverage", broken)
     ran = ready(f"{DATA} --report r.json")
     found = ran.document
     assert (ran.code, found["exit_code"], found["status"], set(found)) == (3, 3, "failed", KEYS)
@@ -208,8 +208,9 @@ def test_a_result_that_fails_its_own_check_is_exit_3_and_not_written(
     # A rewriter that forgets its work leaves a float model, which runs, agrees and is not what was planned.
     monkeypatch.setattr(import_module("quantool.pipeline.build"), "rewrite", lambda *_, **__: [])
     ran = ready(f"{DATA} --min-sqnr 20")
-    assert (ran.code, ran.document["status"], ran.document["exit_code"]) == (3, "failed", 3)
-    assert ran.err.startswith("error: ONNX Runtime runs in float what the plan quantizes: ")
+    assert (ran.code, ran.document["status"], ran.document["exit_code"]) == (3, "nothing-quantized", 3)
+    assert ran.err.startswith("error: no node could be quantized; reasons: ")
+    assert "not-fused" in {row["reason"]["code"] for row in ran.document["nodes"]}
     assert len(ran.document["nodes"]) == 7
     assert ready.files() == ["d.npz", "m.onnx"]
 

@@ -1,0 +1,109 @@
+"""Deciding: statistics, the plan they lead to, and the choice that the samples judge best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from calibrators.statistic import Statistic
+from quantool import graph
+from quantool.graph.scopes import paused_collector
+from quantool.pipeline.choose import Judges, choose, spectral_nodes
+from quantool.pipeline.draft import Draft
+from quantool.pipeline.feeds import data_info, ranges_info
+from quantool.pipeline.job import Job
+from quantool.pipeline.rows import coverage, node_rows, tensor_rows
+from quantool.pipeline.source import FloatModel
+from quantool.pipeline.statistics import gather, usable_stats, wanted_by
+from quantool.plan import Findings, examine, make_plan
+from quantool.recipe import Calibrator
+from quantool.schema import Feed, Parameters, Plan, Range, Reason
+from quantool.solve import solve, solve_ranges
+from quantool.stats import Stats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """What calibration came to: statistics, and the samples that judge and fit."""
+
+    stats: Stats
+    judges: Judges
+
+
+def gather_evidence(job: Job, source: FloatModel, draft: Draft) -> Calibrated | None:
+    """Statistics of what a static plan needs; None for plans that need no ranges."""
+    plan = _plan(job, source, Findings())
+    if not plan.activations:
+        if job.samples is not None:
+            job.samples.drain()
+            draft.data = data_info(job.samples)
+        return None
+    stats, hardest = _stats(job, source, plan, draft)
+    if job.samples is None:
+        return Calibrated(stats=stats, judges=Judges(judging=(), fitting=(), held_out=False))
+    judges = Judges(
+        judging=(*job.samples.kept, *hardest),
+        fitting=(*job.samples.fitting, *hardest),
+        held_out=bool(job.samples.held_out),
+    )
+    return Calibrated(stats=stats, judges=judges)
+
+
+def decide(
+    job: Job, source: FloatModel, evidence: Calibrated | None, kept: Mapping[str, Reason], *, draft: Draft
+) -> tuple[FloatModel, Plan, Parameters]:
+    """Plan, choose by measurement where samples judge, and solve."""
+    if evidence is not None:
+        with paused_collector():
+            planner, stats = _Planner(job, kept), evidence.stats.tensors
+            chosen, draft.trials = choose(source, stats, planner, evidence.judges, recipe=job.recipe)
+        source, plan, parameters = chosen.source, chosen.plan, chosen.parameters
+        draft.recipe = replace(job.resolved, calibrator=Calibrator(chosen.calibrator)).to_dict()
+    else:
+        plan = _plan(job, source, Findings(keep=kept))
+        parameters = solve(plan, {}, load=source.constant, recipe=job.recipe)
+    draft.warnings.extend((*plan.notes, *parameters.notes))
+    draft.nodes = node_rows(source.facts, plan, None)
+    draft.tensors = tensor_rows(parameters)
+    draft.coverage = coverage(source.facts, plan, graph.macs(source.facts))
+    return source, plan, parameters
+
+
+def _plan(job: Job, source: FloatModel, findings: Findings) -> Plan:
+    return make_plan(source.facts, job.recipe, target=job.target, mode=job.mode, findings=findings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    """The plan that the ranges of a calibrator lead to, and those ranges; kept: nodes to leave in float."""
+
+    job: Job
+    kept: Mapping[str, Reason]
+
+    def __call__(
+        self, source: FloatModel, stats: Mapping[str, Statistic], calibrator: str, allowed: frozenset[str]
+    ) -> tuple[Plan, Mapping[str, Range]]:
+        facts, recipe = source.facts, self.job.recipe
+        plan = _plan(self.job, source, Findings(keep=self.kept, allow=allowed))
+        ranges = solve_ranges(plan, facts, stats, recipe, default=calibrator)
+        taught = examine(plan, facts, ranges)
+        if taught == Findings():
+            return plan, ranges
+        findings = Findings(keep={**self.kept, **taught.keep}, unify=taught.unify, allow=allowed)
+        again = _plan(self.job, source, findings)
+        return again, solve_ranges(again, facts, stats, recipe, default=calibrator)
+
+
+def _stats(job: Job, source: FloatModel, plan: Plan, draft: Draft) -> tuple[Stats, tuple[Feed, ...]]:
+    """Statistics that were given, else gathered, and the hardest feeds; it is known afterwards what verifies."""
+    given = usable_stats(job.request.stats, job.recipe, source)
+    if given is None:
+        assert job.samples is not None, "a static plan without ranges has samples"
+        wanted = wanted_by(plan) | wanted_by(_plan(job, source, Findings(allow=spectral_nodes(plan))))
+        gathered = gather(source, wanted, job.samples, recipe=job.recipe, progress=job.request.progress)
+        draft.data = data_info(job.samples)
+        return gathered
+    if job.samples is not None:
+        job.samples.drain(held_out=None)
+    draft.data = ranges_info(given, job.recipe.ranges, job.samples)
+    return given, ()

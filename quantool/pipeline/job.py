@@ -1,0 +1,98 @@
+"""What one quantization works with, decided before any work on the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from quantool import graph, targets
+from quantool.errors import OptionError
+from quantool.graph.destination import refuse_overwrite
+from quantool.pipeline.draft import Draft
+from quantool.pipeline.feeds import Samples, open_samples
+from quantool.pipeline.refusals import refuse_unmeasured, refuse_unrunnable
+from quantool.pipeline.resolved import resolved_recipe, settings_of
+from quantool.pipeline.source import (
+    model_info,
+    output_path,
+    read_float,
+    source_files,
+)
+from quantool.plan.settings import KERNEL_TYPES
+from quantool.recipe import OUTPUT_GATES, Recipe
+from quantool.requests import QuantizeRequest
+from quantool.schema import Mode
+from quantool.targets import Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What one run works with, decided before any work on the model."""
+
+    request: QuantizeRequest
+    recipe: Recipe
+    resolved: Recipe
+    target: Target
+    mode: Mode
+    loaded: graph.Loaded
+    samples: Samples | None
+    output: Path | None
+
+
+def prepare(request: QuantizeRequest, draft: Draft) -> Job:
+    """Refuse what cannot work before a byte of data is read."""
+    recipe, target = request.recipe, targets.load(request.recipe.target)
+    refuse_unmeasured(recipe)
+    loaded = read_float(request.model)
+    draft.model = model_info(loaded)
+    samples = open_samples(request.data, request.verify_data, loaded, recipe=recipe, progress=request.progress)
+    if samples is not None and samples.note is not None:
+        draft.warnings.append(samples.note)
+    mode = _mode(request, samples)
+    resolved = resolved_recipe(recipe, target, mode)
+    draft.recipe = resolved.to_dict()
+    refuse_unrunnable(loaded, settings_of(recipe, target, mode))
+    output = request.output
+    if output is None and request.write:
+        assert resolved.weights is not None
+        output = output_path(loaded.source.path, resolved.weights)
+    reads = source_files(loaded, samples, request.data, request.verify_data, recipe.ranges, request.reads)
+    if output is not None:
+        refuse_overwrite(output, reads=reads, force=request.force)
+    for report in request.reports:
+        refuse_overwrite(report, reads=reads, force=True)  # whether it may be replaced is the caller's matter
+    return Job(
+        request=request,
+        recipe=recipe,
+        resolved=resolved,
+        target=target,
+        mode=mode,
+        loaded=loaded,
+        samples=samples,
+        output=output,
+    )
+
+
+def _mode(request: QuantizeRequest, samples: Samples | None) -> Mode:
+    """What `auto` means here: static with data or ranges; AUTO stands for the mixed plan without."""
+    recipe = request.recipe
+    has_ranges = recipe.ranges is not None or request.stats is not None
+    if samples is None and any(getattr(recipe, gate) is not None for gate in OUTPUT_GATES):
+        raise OptionError(
+            "gate-without-data",
+            "a gate on outputs or time needs samples to run",
+            where="--data",
+            fix="Give --data or --verify-data, or drop the gate.",
+        )
+    if recipe.mode is Mode.AUTO:
+        if (samples is not None and samples.calibrates) or has_ranges:
+            return Mode.STATIC
+        return Mode.AUTO if recipe.weights is None or recipe.weights in KERNEL_TYPES else Mode.WEIGHT_ONLY
+    if recipe.mode is Mode.STATIC and not has_ranges and (samples is None or not samples.calibrates):
+        raise OptionError(
+            "static-without-data",
+            "static mode needs calibration data or ranges",
+            where="--data",
+            fix="Give --data, or --ranges FILE.qcal, or use --mode dynamic.",
+        )
+    return recipe.mode
