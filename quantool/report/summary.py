@@ -77,6 +77,7 @@ def facts(report: Report) -> tuple[Fact, ...]:
         ("latency", _latency(report)),
         ("integer operators", _fused(report)),
         ("left at run time", _left(report)),
+        ("chosen", _chosen(report)),
         ("recipe", None if report.command == "compare" else _recipe(report.recipe)),
     )
     return tuple(Fact(label, value) for label, value in found if value)
@@ -185,6 +186,15 @@ def _fused(report: Report) -> str | None:
 
 def _left(report: Report) -> str | None:
     return None if report.runtime is None else counts(report.runtime.left)
+
+
+def _chosen(report: Report) -> str | None:
+    """What was tried on the samples, the choice first."""
+    trials = sorted(report.trials, key=lambda trial: not trial.chosen)
+    if len(trials) < 2:
+        return None
+    listed = [f"{visible(trial.name)} {decibel(trial.score_db)}" for trial in trials]
+    return f"{listed[0]} (on the samples; also tried: {'; '.join(listed[1:])})"
 
 
 def _recipe(recipe: Mapping[str, object] | None) -> str | None:
