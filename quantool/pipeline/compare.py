@@ -28,38 +28,14 @@ def compare(request: CompareRequest) -> Report:
     """
     draft = Draft(command="compare", recipe=request.recipe.to_dict())
     with draft.attached():
-        recipe = request.recipe
         reference, other = graph.read(request.float_model), graph.read(request.quantized_model)
         draft.model = model_info(reference)
         where = None if other.source.path is None else str(other.source.path)
         size = other.source.size_bytes
         draft.output = OutputInfo(path=where, sha256=other.source.sha256, size_bytes=size)
-        samples = open_samples(request.data, None, reference, recipe=recipe, progress=request.progress)
-        if samples is None:
-            raise DataError(
-                "no-data",
-                "there is no data to compare the models on",
-                where="--data",
-                fix="Give --data, or put NAME.calib.npz beside the float model NAME.onnx.",
-            )
-        threads = recipe.threads or 0
-        float_session = Session(given_loadable(reference, threads=threads))
-        source = replace(given_loadable(other, threads=threads), label="the quantized model")
-        session, found = _loaded(other, source)
-        _refuse_other_interface(float_session, session)
-        outputs, count = compare_outputs(float_session, session, samples.everything())
-        latency = None
-        if isinstance(session, Session):
-            latency = interleaved(float_session, session, feeds=samples.kept)
-        else:
-            draft.warnings.append(BY_REFERENCE)
-        evaluation = Evaluation(outputs=outputs, samples=count, latency=latency)
-        draft.data = DataInfo(source=samples.description, samples=count, held_out=False)
-        draft.verification = Verification(samples=count, outputs=outputs)
-        draft.latency = None if latency is None else LatencyInfo.of(latency)
-        draft.runtime = None if found is None else RuntimeInfo(fused=found.fused, left=found.left)
+        evaluation = _evaluate(request, reference, other, draft)
         draft.gates = judge_gates(
-            recipe,
+            request.recipe,
             evaluation=evaluation,
             size_ratio=size / reference.source.size_bytes,
             coverage=Coverage(nodes=None, macs=None, weight_bytes=None),
@@ -69,13 +45,42 @@ def compare(request: CompareRequest) -> Report:
                 mode=Mode.STATIC,
                 float_bytes=reference.source.size_bytes,
                 quantized_bytes=size,
-                latency=latency,
-                outputs=outputs,
-                samples=count,
+                latency=evaluation.latency,
+                outputs=evaluation.outputs,
+                samples=evaluation.samples,
             )
         )
         raise_failed_gates(draft)
         return draft.report()
+
+
+def _evaluate(request: CompareRequest, reference: graph.Loaded, other: graph.Loaded, draft: Draft) -> Evaluation:
+    """Run both models on the data, then time them; writes what it finds into the draft."""
+    recipe = request.recipe
+    samples = open_samples(request.data, None, reference, recipe=recipe, progress=request.progress)
+    if samples is None:
+        raise DataError(
+            "no-data",
+            "there is no data to compare the models on",
+            where="--data",
+            fix="Give --data, or put NAME.calib.npz beside the float model NAME.onnx.",
+        )
+    threads = recipe.threads or 0
+    float_session = Session(given_loadable(reference, threads=threads))
+    source = replace(given_loadable(other, threads=threads), label="the quantized model")
+    session, found = _loaded(other, source)
+    _refuse_other_interface(float_session, session)
+    outputs, count = compare_outputs(float_session, session, samples.everything())
+    latency = None
+    if isinstance(session, Session):
+        latency = interleaved(float_session, session, feeds=samples.kept)
+    else:
+        draft.warnings.append(BY_REFERENCE)
+    draft.data = DataInfo(source=samples.description, samples=count, held_out=False)
+    draft.verification = Verification(samples=count, outputs=outputs)
+    draft.latency = None if latency is None else LatencyInfo.of(latency)
+    draft.runtime = None if found is None else RuntimeInfo(fused=found.fused, left=found.left)
+    return Evaluation(outputs=outputs, samples=count, latency=latency)
 
 
 def _loaded(other: graph.Loaded, source: Loadable) -> tuple[Session | ReferenceSession, RunsAs | None]:
