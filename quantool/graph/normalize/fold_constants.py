@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from quantool.schema import AnyArray
 
 SMALL: Final = 4096
-"""Arithmetic may make a constant that is larger than its inputs only up to this number of elements."""
+"""Arithmetic on floats may make a constant that is larger than its inputs only up to this number of elements.
+
+On integers it may not: their products are no weights, but tables that take more room than what makes them.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +161,8 @@ def _arithmetic(node: onnx_ir.Node, inputs: list[onnx_ir.TensorProtocol]) -> _Re
         return None
     shapes = shape_of(a), shape_of(b)
     shape = np.broadcast_shapes(*shapes)
-    if math.prod(shape) > max(SMALL, *map(math.prod, shapes)):
+    allowed = SMALL if a.dtype.is_floating_point() else 0
+    if math.prod(shape) > max(allowed, *map(math.prod, shapes)):
         return None
     compute = ARITHMETIC[node.op_type]
 
