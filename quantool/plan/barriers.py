@@ -32,7 +32,8 @@ def find_barriers(
     behind = across_products(ctx, products, units, activations)
     leaving = _leaving(ctx, units, activations)
     beside = _beside_other_readers(ctx, products, leaving)
-    return tuple(dict.fromkeys((*_before_fused(ctx, units, activations, leaving), *behind, *beside)))
+    fused = _before_fused(ctx, units, activations, leaving)
+    return tuple(dict.fromkeys((*fused, *behind, *beside, *_of_one_layout(ctx, units))))
 
 
 def across_products(
@@ -101,6 +102,18 @@ def _beside_other_readers(ctx: Context, products: Iterable[NodeFact], leaving: S
                 reader = ctx.facts.by_name[use.node]
                 if use.index == 0 and op_of(reader).role in _DROPPED and not leaving.isdisjoint(reader.outputs):
                     yield use
+
+
+def _of_one_layout(ctx: Context, units: Mapping[str, Unit]) -> Iterator[Use]:
+    """Inputs of a Resize that must not be moved behind it into the layout that integer convolutions have.
+
+    The runtime moves their transpositions past it, whether it names its axes or is cubic, and then it does not load.
+    """
+    if any(unit.node.op_type == "Conv" for unit in units.values()):
+        for node in ctx.facts.nodes:
+            fixed = "axes" in node.attributes or node.attributes.get("mode") == "cubic"
+            if node.op_type == "Resize" and fixed and not node.scope and ctx.rank(node.inputs[0]) == 4:
+                yield Use(node.name, 0)
 
 
 def _leaving(ctx: Context, units: Mapping[str, Unit], activations: Mapping[str, ActivationSpec]) -> Set[str]:

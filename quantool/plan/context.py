@@ -102,7 +102,7 @@ class Context:
         if node.op_type == "Resize":
             mode = node.attributes.get("mode", "nearest")
             rule = node.attributes.get("coordinate_transformation_mode", "half_pixel")
-            return mode == "nearest" and rule != "tf_crop_and_resize"
+            return mode == "nearest" and rule != "tf_crop_and_resize" and "axes" not in node.attributes
         return node.op_type != "MaxPool" or len([o for o in node.outputs if o]) == 1
 
     def _pads_in_range(self, node: NodeFact) -> bool:

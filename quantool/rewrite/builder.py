@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
 from quantool.edits import AddNode, Edit, RemoveNode, SetInput, SetOpset
 from quantool.rewrite.naming import Constants, Fresh, stem
 from quantool.schema import AttributeValue, GraphFacts, NodeFact, Parameters, Plan, Use, WeightParams
+
+#: ONNX Runtime 1.32 has no kernels for these of a newer opset; those of its own domain serve any
+NEWEST_LINEAR: Final = 27
+_LINEAR: Final = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
 @dataclass(slots=True)
@@ -51,6 +56,8 @@ class Builder:
         name: str = "",
     ) -> str:
         """Add a node that writes one tensor, and return that tensor's name."""
+        if op_type in _LINEAR and self.facts.opset > NEWEST_LINEAR and "block_size" not in (attributes or {}):
+            domain = "com.microsoft"
         if domain:
             self.require(domain)
         self.edits.append(
@@ -93,9 +100,15 @@ class Builder:
             self._run_time[key] = names
         return self._run_time[key]
 
-    def copy(self, tensor: str, *, near: str = "") -> str:
-        """A copy that the optimizer leaves alone: a lone Sum stays, and nothing fuses or moves across it."""
-        return self.node("Sum", (tensor,), self.named(tensor, "copy"), near=near)
+    def copy(self, tensor: str, *, reader: NodeFact | None = None) -> str:
+        """A copy that the optimizer leaves alone: a lone Sum stays, and nothing fuses across it.
+
+        Only transpositions move across a Sum; in front of a Resize they must not (blocks of one element stay).
+        """
+        output, near = self.named(tensor, "copy"), "" if reader is None else reader.name
+        if reader is not None and reader.op_type == "Resize":
+            return self.node("SpaceToDepth", (tensor,), output, attributes={"blocksize": 1}, near=near)
+        return self.node("Sum", (tensor,), output, near=near)
 
     def read(self, node: NodeFact, index: int, tensor: str) -> None:
         """Make an input of a node read another tensor."""

@@ -57,6 +57,6 @@ def _rewire(build: Builder, node: NodeFact, views: dict[str, str], *, quantized:
         view = views[tensor] if dequantized else tensor
         behind_copy = Use(node.name, index) in build.barriers
         if behind_copy:
-            view = build.copy(view)
+            view = build.copy(view, reader=node)
         if dequantized or behind_copy:
             build.read(node, index, view)

@@ -34,7 +34,7 @@ def rewrite_qoperator(build: Builder) -> list[Edit]:
             _write(build, node, decision, codes)
     for use in build.plan.barriers:
         node = build.facts.by_name[use.node]
-        build.read(node, use.index, build.copy(node.inputs[use.index]))
+        build.read(node, use.index, build.copy(node.inputs[use.index], reader=node))
     write_corrections(build)
     return build.all_edits()
 

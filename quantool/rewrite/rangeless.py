@@ -29,7 +29,7 @@ def rewrite_rangeless(build: Builder) -> list[Edit]:
             WRITERS[decision.kernel](build, node)
     for use in build.plan.barriers:
         reader = build.facts.by_name[use.node]
-        build.read(reader, use.index, build.copy(reader.inputs[use.index], near=reader.name))
+        build.read(reader, use.index, build.copy(reader.inputs[use.index], reader=reader))
     return build.all_edits()
 
 

@@ -39,7 +39,7 @@ _FLOAT_RESULT: Final = frozenset(
 _QGEMM_OUTPUT_SCALE: Final = 7
 
 # Operators that run on whatever type they are given; the integer is in input 0.
-_MOVERS: Final = frozenset(
+MOVERS: Final = frozenset(
     {
         "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "MaxPool",
         "Pad", "ReduceMax", "ReduceMin", "Reshape", "Resize", "Slice", "SpaceToDepth", "Split", "Squeeze",
@@ -195,7 +195,7 @@ class _Index:
         while current is not None:
             if current.op_type in INTEGER_OPERATORS:
                 return not requantized
-            if current.op_type not in _MOVERS and current.op_type not in ("QuantizeLinear", "DequantizeLinear"):
+            if current.op_type not in MOVERS and current.op_type not in ("QuantizeLinear", "DequantizeLinear"):
                 return self._scales_integers(current)
             following = self._writers.get((current.scope, current.inputs[0]))
             crossed = following is not None and following.op_type == "DequantizeLinear"
@@ -213,7 +213,7 @@ class _Index:
     def _is_integer(self, node: NodeFact) -> bool:
         if node.op_type in INTEGER_OPERATORS:
             return True
-        return node.op_type in _MOVERS and self._holds_codes(node.scope, node.inputs[0])
+        return node.op_type in MOVERS and self._holds_codes(node.scope, node.inputs[0])
 
     def _holds_codes(self, scope: str, tensor: str) -> bool:
         """Whether a tensor holds integers of at most 16 bits; walks up movers, remembering what it learns."""
@@ -221,7 +221,7 @@ class _Index:
         while (scope, tensor) not in self._codes:
             path.append((scope, tensor))
             writer = self._writers.get((scope, tensor))
-            if writer is None or writer.op_type not in _MOVERS:
+            if writer is None or writer.op_type not in MOVERS:
                 self._codes[scope, tensor] = self._writes_codes(writer, scope, tensor)
                 break
             scope, tensor = writer.scope, writer.inputs[0]

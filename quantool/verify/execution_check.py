@@ -8,7 +8,7 @@ from typing import Final
 from quantool.errors import VerificationError
 from quantool.ops import Role, op_of
 from quantool.schema import NodeFact, Note, Plan
-from quantool.verify.execution import Execution
+from quantool.verify.execution import MOVERS, Execution
 
 CODE: Final = "runs-as-differs"
 
@@ -35,7 +35,7 @@ def check_execution(
     quantized_anyway = [
         node
         for node in kept
-        if (found[node] and node in execution.named and op_of(nodes[node]).role not in _INDIFFERENT)
+        if (found[node] and node in execution.named and not _is_indifferent(nodes[node]))
         or (node in execution.requantized and op_of(nodes[node]).role is Role.ANCHOR)
     ]
     stayed_float = [
@@ -61,6 +61,10 @@ def _whole_units(plan: Plan, names: Sequence[str]) -> tuple[str, ...]:
     """Nodes with everything that belongs to their units: a Conv without its Relu would be another unit."""
     hosts = {plan.decisions[name].into or name for name in names}
     return tuple(name for name, decision in plan.decisions.items() if name in hosts or decision.into in hosts)
+
+
+def _is_indifferent(node: NodeFact) -> bool:
+    return op_of(node).role in _INDIFFERENT or node.op_type in MOVERS
 
 
 def _quantized_anyway(names: Sequence[str]) -> Note | None:

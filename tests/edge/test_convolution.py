@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.edge.driver import FORMS, SIX_LAYERS_DB, STATIC_DB, WEIGHTS_DB, check
@@ -253,3 +254,42 @@ def test_a_conv_whose_weight_is_an_input(form: str) -> None:
     constants = {"v": weight(5, 4, 3, 3, seed=5), "u": weight(5, 5, seed=2)}
     result = check(model(text, constants), samples, form, db=24)
     assert result.decisions()["Conv:b"] == ("mode" if form == "dynamic" else "quantized")
+
+
+RESIZES = {
+    "axes and scales": 's = Resize <mode = "nearest", axes = [2, 3]> (a, "", pair)',
+    "axes and sizes": 's = Resize <mode = "nearest", axes = [2, 3]> (a, "", "", sizes)',
+    "axes in another order": 's = Resize <mode = "linear", axes = [3, 2]> (a, "", pair)',
+    "aspect ratio": 's = Resize <axes = [2, 3], keep_aspect_ratio_policy = "not_larger"> (a, "", "", sizes)',
+    "cubic up": 's = Resize <mode = "cubic"> (a, "", scales)',
+    "cubic down": 's = Resize <mode = "cubic"> (a, "", less)',
+    "antialias": 's = Resize <mode = "linear", antialias = 1> (a, "", less)',
+    "behind a Relu": 'r = Relu (a)  s = Resize <mode = "cubic"> (r, "", less)',
+}
+
+
+@STATIC
+@pytest.mark.parametrize("name", RESIZES)
+def test_a_resize_is_not_moved_into_the_layout_of_integer_convs(form: str, name: str) -> None:
+    text = f"(float[4,3,12,12] x) => (float[] y) {{ a = Conv {SAME} (x, w)  {RESIZES[name]}  y = Conv {SAME} (s, v) }}"
+    constants = {
+        "w": weight(6, 3, 3, 3),
+        "v": weight(4, 6, 3, 3, seed=1),
+        "pair": np.array([2, 1.5], np.float32),
+        "sizes": np.array([20, 7]),
+        "scales": np.array([1, 1, 2, 2], np.float32),
+        "less": np.array([1, 1, 0.7, 0.8], np.float32),
+    }
+    result = check(model(text, constants, opset=18), FEEDS, form, db=24)
+    assert result.report.runtime.fused["QLinearConv"] == 2
+
+
+@ALL_FORMS
+def test_the_newest_opset_of_onnx(form: str) -> None:
+    text = f"""(float[N,3,12,12] x) => (float[N,4] y) {{
+        a = Conv {SAME} (x, w, b)  r = Relu (a)  g = GlobalAveragePool (r)  f = Flatten (g)  y = MatMul (f, v)
+    }}"""
+    constants = {"w": weight(6, 3, 3, 3), "b": normal(6, scale=0.2), "v": weight(6, 4, seed=1)}
+    newest = onnx.defs.onnx_opset_version()
+    result = check(model(text, constants, opset=newest, ir=onnx.IR_VERSION), FEEDS, form, db=24)
+    assert result.decisions()["MatMul:y"] == "quantized"
