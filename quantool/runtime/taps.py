@@ -42,11 +42,14 @@ def tap(
 
 def tensor_types(
     source: Loadable, names: Sequence[str], *, with_outputs: WithOutputs
-) -> dict[str, tuple[str, tuple[int | str | None, ...]]]:
-    """The types and shapes that ONNX Runtime infers for tensors of the main graph, contrib ones included."""
+) -> dict[str, tuple[str, tuple[int | str | None, ...] | None]]:
+    """The types and shapes that ONNX Runtime infers for tensors of the main graph, contrib ones included.
+
+    A shape is None where the rank is unknown, or 0: the runtime does not tell them apart.
+    """
     unoptimized = replace(source, optimization=Optimization.DISABLED)
     session = Session(_tapped(unoptimized, names, with_outputs))
-    return {name: (session.outputs[name].dtype, session.outputs[name].shape) for name in names}
+    return {name: (session.outputs[name].dtype, session.outputs[name].shape or None) for name in names}
 
 
 def _tapped(source: Loadable, names: Sequence[str], with_outputs: WithOutputs) -> Loadable:
