@@ -7,8 +7,7 @@ import numpy as np
 import quantool
 from tests.edge.graphs import feeds, model, weight
 
-
-#: inputs of unequal size, which the weights even out: smoothing wins
+#: Inputs of unequal size, which the weights even out: smoothing wins
 GAIN = np.geomspace(0.1, 30.0, 16, dtype=np.float32)
 
 
