@@ -93,7 +93,7 @@ def facts_of(text: str) -> dict[str, str]:
     label = ""
     for line in text.splitlines():
         found = re.match(
-            r"(model|output|quantized|coverage|latency|integer operators|left at run time|recipe) {2,}", line
+            r"(model|output|quantized|coverage|latency|integer operators|left at run time|chosen|recipe) {2,}", line
         )
         if found:
             label = found[1]

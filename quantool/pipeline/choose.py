@@ -27,6 +27,7 @@ from quantool.pipeline.smooth import smoothed
 from quantool.pipeline.source import FloatModel
 from quantool.recipe import Effort, Recipe
 from quantool.report.model import Trial
+from quantool.report.wording import plural
 from quantool.runtime import tap
 from quantool.schema import AnyArray, Feed, GraphFacts, NodeFact, Parameters, Plan, Range
 from quantool.solve import default_calibrator, solve
@@ -121,7 +122,7 @@ class _Maker:
     ) -> Candidate:
         """Weights rounded to nearest, ranges by a calibrator."""
         plan, ranges = self.planner(source, stats, calibrator, allowed)
-        spectra = f", {len(allowed)} nodes before a Log too" if allowed else ""
+        spectra = f", {plural(len(allowed), 'node')} before a Log too" if allowed else ""
         return Candidate(
             label=f"{calibrator} ranges{spectra}",
             allowed=allowed,
@@ -182,7 +183,7 @@ def _rounded(best: Candidate, feeds: Sequence[Feed], *, everywhere: bool) -> Can
         return None
     return replace(
         best,
-        label=f"{best.label}, GPTQ in {len(codes)} layers",
+        label=f"{best.label}, GPTQ in {plural(len(codes), 'layer')}",
         parameters=with_codes(best.parameters, codes),
         codes=codes,
     )
