@@ -17,7 +17,7 @@ from quantool.pipeline.draft import Draft
 from quantool.pipeline.job import Job, prepare
 from quantool.pipeline.judge import Evaluation, evaluate, judge_gates, load_quantized
 from quantool.pipeline.resolved import resolved_recipe, settings_of
-from quantool.pipeline.rows import node_rows, tensor_rows
+from quantool.pipeline.rows import float_convolutions, node_rows, tensor_rows
 from quantool.pipeline.source import (
     FloatModel,
     normalized_model,
@@ -175,6 +175,7 @@ def _verify(job: Job, source: FloatModel, plan: Plan, written: _Written, *, draf
             samples=evaluation.samples,
             held_out=draft.data.held_out if draft.data is not None and plan.activations else None,
             coverage=draft.coverage.macs,
+            float_convolutions=float_convolutions(source.facts, plan),
         )
     )
     if job.mode is Mode.AUTO:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from quantool.plan.dynamic import WEIGHT_ONLY_KERNEL
 from quantool.plan.reasons import reason
 from quantool.report.model import Coverage, NodeRow, TensorRow
 from quantool.schema import Decision, GivenNode, GraphFacts, Parameters, Plan, QuantParams
@@ -129,6 +130,12 @@ def coverage(facts: GraphFacts, plan: Plan, macs: Mapping[str, int]) -> Coverage
         macs=sum(macs.get(n.name, 0) for n in done) / all_macs if all_macs else None,
         weight_bytes=sum(size for name, size in sizes.items() if name in quantized) / total if total else None,
     )
+
+
+def float_convolutions(facts: GraphFacts, plan: Plan) -> int:
+    """How many convolutions compute in float with weights that are stored as integers."""
+    decisions = [plan.decisions[n.name] for n in facts.nodes if n.op_type in ("Conv", "ConvTranspose")]
+    return sum(decision.quantized and decision.kernel == WEIGHT_ONLY_KERNEL for decision in decisions)
 
 
 def _elements(facts: GraphFacts, tensor: str) -> int:

@@ -22,6 +22,7 @@ LOW_COVERAGE: Final = 0.5
 #: how a verdict begins that advises against the result
 NOT_WORTH_IT: Final = "Not worth it"
 _SLOWER: Final = "slower than float"
+_ONE_CONVOLUTION: Final = "1 convolution turns its weights"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,8 @@ class Evidence:
     by name, empty where outputs were not compared; not_compared: why not, in a few words;
     weights_db: then the SQNR of the worst weight. samples: compared feeds.
     held_out: whether they were left out of calibration, None where nothing was calibrated or that is unknown.
-    coverage: share of multiplications that are quantized, None where unknown.
+    coverage: share of multiplications that are quantized, None where unknown. float_convolutions: how many compute
+    in float with weights that are stored as integers.
     """
 
     mode: Mode
@@ -45,6 +47,7 @@ class Evidence:
     samples: int = 0
     held_out: bool | None = None
     coverage: float | None = None
+    float_convolutions: int = 0
 
     def __post_init__(self) -> None:
         if self.float_bytes <= 0 or self.quantized_bytes <= 0:
@@ -58,7 +61,7 @@ def verdict(evidence: Evidence) -> str:
     speed = () if speed_is_a_flaw else _speed(evidence)
     figures = ", ".join((_size(evidence), *speed, *_accuracy(evidence)))
     sentence = f"{NOT_WORTH_IT}: {'; '.join(flaws)}; {figures}." if flaws else f"{figures}."
-    remarks = (_lost_channel(evidence), _low_coverage(evidence))
+    remarks = (_lost_channel(evidence), _low_coverage(evidence), _untimed(evidence))
     return " ".join((sentence[0].upper() + sentence[1:], *(remark for remark in remarks if remark)))
 
 
@@ -147,3 +150,12 @@ def _low_coverage(evidence: Evidence) -> str:
     if evidence.coverage is None or evidence.coverage >= LOW_COVERAGE:
         return ""
     return f"Only {100 * evidence.coverage:.0f} % of the multiplications are quantized."
+
+
+def _untimed(evidence: Evidence) -> str:
+    """Where no one timed it: the runtime expands such weights anew in every run, which was slower wherever measured."""
+    count = evidence.float_convolutions
+    if evidence.latency is not None or not count:
+        return ""
+    who, they = (f"{count} convolutions turn their weights", "them") if count > 1 else (_ONE_CONVOLUTION, "it")
+    return f"{who} back into float in every run: expect {they} to be {_SLOWER}."
