@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from quantool.graph.edit import remove_unused_initializers
+from quantool.graph.normalize.einsum import write_products
 from quantool.graph.normalize.fold_affine import fold_affine
 from quantool.graph.normalize.fold_constants import fold_constants
 from quantool.graph.normalize.fold_pad import fold_pads
@@ -28,6 +29,7 @@ PASSES: Final[Mapping[str, Callable[[Model], int]]] = MappingProxyType(
         "widen": widen,
         "drop-identity": drop_identities,
         "fold-constants": fold_constants,
+        "einsum": write_products,
         "fold-batchnorm": fold_affine,
         "matmul-bias": settle_biases,
         "gemm": simplify_gemms,
