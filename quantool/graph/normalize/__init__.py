@@ -11,6 +11,7 @@ from quantool.graph.normalize.fold_affine import fold_affine
 from quantool.graph.normalize.fold_constants import fold_constants
 from quantool.graph.normalize.fold_pad import fold_pads
 from quantool.graph.normalize.gemm import simplify_gemms
+from quantool.graph.normalize.global_pool import write_global_pools
 from quantool.graph.normalize.hardswish import wants_hardswish, write_hardswish
 from quantool.graph.normalize.identity import drop_identities
 from quantool.graph.normalize.matmul_bias import settle_biases
@@ -34,6 +35,7 @@ PASSES: Final[Mapping[str, Callable[[Model], int]]] = MappingProxyType(
         "matmul-bias": settle_biases,
         "gemm": simplify_gemms,
         "fold-pad": fold_pads,
+        "global-pool": write_global_pools,
         "hardswish": write_hardswish,
     }
 )
