@@ -99,7 +99,8 @@ def _normalize(job: Job, draft: Draft) -> FloatModel:
 def _refuse_nothing(plan: Plan, source: FloatModel, draft: Draft) -> None:
     if any(decision.quantized and decision.kernel for decision in plan.decisions.values()):
         return
-    codes = sorted({d.reason.code for d in plan.decisions.values() if d.reason is not None})
+    # Without a node left, all were folded into constants.
+    codes = sorted({d.reason.code for d in plan.decisions.values() if d.reason is not None}) or ["folded"]
     draft.verdict = "Nothing was quantized: the report lists the reason of every node."
     raise NothingQuantizedError(
         "nothing-quantized",
