@@ -9,6 +9,9 @@ from quantool.plan.reasons import reason
 from quantool.plan.regions import Unit, absorb
 from quantool.schema import Format, Mode, NodeFact, Reason, WeightSpec
 
+#: they read the dimensions of a tensor, not its elements
+_DIMENSIONS = frozenset({"Shape", "Size"})
+
 
 def anchor_unit(ctx: Context, node: NodeFact) -> Unit:
     """The unit of an accepted anchor: its operands, and its output where the kernel writes integers."""
@@ -139,7 +142,7 @@ def kept_reason(ctx: Context, node: NodeFact, patterns: dict[str, str]) -> Reaso
     if node.name in patterns:
         return reason(patterns[node.name])
     dtypes = {ctx.facts.tensors[t].dtype for t in (*node.inputs, *node.outputs) if t in ctx.facts.tensors}
-    if not any(d.startswith(("float", "bfloat")) for d in dtypes):
+    if node.op_type in _DIMENSIONS or not any(d.startswith(("float", "bfloat")) for d in dtypes):
         return reason("unknown-type" if "" in dtypes else "not-float")
     if ctx.role(node) in (Role.FOLLOWER, Role.MOVER, Role.ISLAND):
         activations = (*(node.inputs[i] for i in activation_inputs(node)), *(o for o in node.outputs if o))

@@ -77,6 +77,12 @@ def test_reason_is_reached(code):
     assert decision.expected == "float"
 
 
+@pytest.mark.parametrize("op", ["Shape", "Size"])
+def test_what_reads_dimensions_is_no_function_of_floats(op):
+    text = f"(float[16,16] x) => (float[16,16] y, int64 s) {{ [m] y = MatMul (x, w) [n] s = {op} (x) }}"
+    assert draft(parse(text, CONSTANTS), "static").plan.decisions["n"].reason == reason("not-float")
+
+
 def test_reason_is_reached_for_unequal_ranges():
     text = """(float[2,8,6,6] x) => (float[2,8,6,6] y) {
         [a] a = Conv (x, k)
