@@ -347,15 +347,24 @@ class OutputComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Medians of interleaved runs, in milliseconds; speedup is float_ms / quantized_ms."""
+    """Medians of interleaved runs, in milliseconds; speedup is float_ms / quantized_ms.
+
+    quartiles: of the ratio of each pair of runs; None where it was not measured in pairs.
+    """
 
     float_ms: float
     quantized_ms: float
+    quartiles: tuple[float, float] | None = None
 
     @property
     def speedup(self) -> float:
         """How many times faster the quantized model is."""
         return self.float_ms / self.quantized_ms
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether half of the pairs agree on which side is faster; a busy machine may blur that."""
+        return self.quartiles is None or (self.quartiles[0] > 1) == (self.quartiles[1] > 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

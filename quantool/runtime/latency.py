@@ -16,7 +16,7 @@ MOST_ROUNDS = 200
 def interleaved(
     float_session: Session, quantized_session: Session, *, feeds: Sequence[Feed], budget_s: float = 1.5
 ) -> Latency:
-    """Medians of runs in turn, in milliseconds.
+    """Medians of runs in turn, in milliseconds, and the quartiles of each round's ratio.
 
     One warm-up of each, then rounds of one run each on the same feed, the first side alternating; at least 5
     and at most 200, and no new round after budget_s seconds once there are 5.
@@ -37,7 +37,13 @@ def interleaved(
             break
         for side in (0, 1) if number % 2 == 0 else (1, 0):
             milliseconds[side].append(_run_ms(sides[side], feeds[number % len(feeds)]))
-    return Latency(float_ms=statistics.median(milliseconds[0]), quantized_ms=statistics.median(milliseconds[1]))
+    ratios = [a / max(b, 1e-9) for a, b in zip(*milliseconds, strict=True)]
+    low, _, high = statistics.quantiles(ratios, n=4)
+    return Latency(
+        float_ms=statistics.median(milliseconds[0]),
+        quantized_ms=statistics.median(milliseconds[1]),
+        quartiles=(low, high),
+    )
 
 
 def _run_ms(session: Session, feed: Feed) -> float:

@@ -71,9 +71,9 @@ def _flaws(evidence: Evidence) -> list[str]:
     smaller = evidence.quantized_bytes < evidence.float_bytes
     latency = evidence.latency
     for_size = evidence.mode is Mode.WEIGHT_ONLY and smaller
-    if latency is not None and latency.speedup < 1 - EVEN and not for_size:
+    if latency is not None and _is_slower(latency) and not for_size:
         flaws.append(f"{_SLOWER} ({latency.speedup:.2f}x)")
-    if not smaller and (latency is None or latency.speedup <= 1 + EVEN):
+    if not smaller and (latency is None or not _is_faster(latency)):
         flaws.append("neither smaller nor faster" if latency is not None else "not smaller")
     name, worst = _worst_output(evidence)
     if worst is not None and worst.sqnr_db is not None and worst.sqnr_db < NOISE_SQNR_DB:
@@ -91,10 +91,20 @@ def _size(evidence: Evidence) -> str:
 def _speed(evidence: Evidence) -> tuple[str, ...]:
     if evidence.latency is None:
         return ()
-    speedup = evidence.latency.speedup
-    if speedup < 1 - EVEN:
-        return (f"but {_SLOWER} ({speedup:.2f}x)",)
-    return ("as fast as float",) if speedup <= 1 + EVEN else (f"{speedup:.1f}x faster",)
+    latency = evidence.latency
+    if _is_slower(latency):
+        return (f"but {_SLOWER} ({latency.speedup:.2f}x)",)
+    if _is_faster(latency):
+        return (f"{latency.speedup:.1f}x faster",)
+    return ("as fast as float",) if abs(latency.speedup - 1) <= EVEN else ("no clear difference in speed",)
+
+
+def _is_slower(latency: Latency) -> bool:
+    return latency.is_clear and latency.speedup < 1 - EVEN
+
+
+def _is_faster(latency: Latency) -> bool:
+    return latency.is_clear and latency.speedup > 1 + EVEN
 
 
 def _accuracy(evidence: Evidence) -> tuple[str, ...]:

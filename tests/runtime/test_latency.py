@@ -8,6 +8,7 @@ from onnx import parser
 
 from quantool.runtime import latency
 from quantool.runtime.session import Loadable, Session
+from quantool.schema import Latency
 
 TEXT = '<ir_version: 8, opset_import: ["" : 17]> g (float[N,N] x) => (float[N,N] y) { y = MatMul(x, x) }'
 SLOW = TEXT.replace("y = MatMul(x, x)", "a = MatMul(x, x)  b = MatMul(a, x)  c = MatMul(b, x)  y = MatMul(c, x)")
@@ -56,3 +57,11 @@ def test_runs_are_bounded_where_the_budget_is_not() -> None:
 def test_no_feed_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one feed"):
         latency.interleaved(session(TEXT), session(TEXT), feeds=[])
+
+
+def test_pairs_that_agree_are_clear_and_pairs_that_do_not_are_not() -> None:
+    measured = latency.interleaved(session(SLOW), session(TEXT), feeds=[feed()], budget_s=0.3)
+    assert measured.quartiles is not None
+    assert measured.quartiles[0] <= measured.quartiles[1]
+    assert Latency(float_ms=1.0, quantized_ms=1.2, quartiles=(0.7, 0.9)).is_clear
+    assert not Latency(float_ms=1.0, quantized_ms=1.2, quartiles=(0.7, 1.4)).is_clear

@@ -35,6 +35,10 @@ CASES = {
         {"latency": SLOW, "mode": Mode.WEIGHT_ONLY},
         "3.9x smaller, but slower than float (0.83x), SQNR 38.2 dB, top-1 agreement 99.4 % on 16 held-out samples.",
     ),
+    "slower, but the pairs disagree": (
+        {"latency": Latency(float_ms=0.83, quantized_ms=1.0, quartiles=(0.6, 1.3))},
+        "3.9x smaller, no clear difference in speed, SQNR 38.2 dB, top-1 agreement 99.4 % on 16 held-out samples.",
+    ),
     "no data": ({"outputs": {}, "latency": None}, "3.9x smaller, outputs were not compared (no data)."),
     "no data, weights judged": (
         {"outputs": {}, "latency": None, "weights_db": 41.27},
