@@ -232,6 +232,7 @@ VERDICTS = [
     {"outputs": {"y": comparison(44.7, 40.0)}, "samples": 8, "held_out": False},
     {"outputs": {"y": comparison(44.7, 3.0)}, "samples": 16, "held_out": True},
     {"outputs": {"y": comparison(44.7, 40.0)}, "samples": 16, "coverage": 0.12},
+    {"outputs": {"y": comparison(44.7, 40.0)}, "samples": 16, "held_out": True, "latency": (0.8, 1.0, 0.6, 1.3)},
 ]
 
 
@@ -240,7 +241,9 @@ def test_verdicts_read_as_the_readme_says() -> None:
     assert len(rows) == len(VERDICTS)
     for row, given in zip(rows, VERDICTS, strict=True):
         times = given.pop("latency", None)
-        latency = None if times is None else Latency(float_ms=times[0], quantized_ms=times[1])
+        latency = (
+            None if times is None else Latency(float_ms=times[0], quantized_ms=times[1], quartiles=times[2:] or None)
+        )
         said = verdict(Evidence(mode=Mode.STATIC, float_bytes=340, quantized_bytes=100, latency=latency, **given))
         for words in quoted(row[0]):
             assert words in said
