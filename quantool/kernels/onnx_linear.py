@@ -57,9 +57,8 @@ def quantize_linear(
     type, else in ``output_dtype``, else in uint8. NaN becomes qmin and Inf saturates (``profile="ref"``:
     both qmin).
 
-    Memory: the output and, a thread, a few slabs of 128 Ki elements. Source: ONNX QuantizeLinear-10 to -25;
-        where
-    documents and implementations differ, SPEC.md section 1.
+    Memory: the output and, a thread, a few slabs of 128 Ki elements. Source: ONNX QuantizeLinear-10 to -25; where
+    onnx and ONNX Runtime differ, ``profile`` says which of them is followed.
 
     Args:
         x: the values.

@@ -35,10 +35,8 @@ def tf_quantize_v2(
 ) -> tuple[Array, Array, Array]:
     """Quantize float32 input by a real range, in one of TensorFlow's three modes.
 
-    input: float32 [*S]. min_range, max_range: one element, or [S[axis]]. The range is widened to include
-        zero and
-    to ``ensure_minimum_range * max(1, abs(min), abs(max))``. Returns codes S and the range used, [] or
-    [S[axis]].
+    input: float32 [*S]. min_range, max_range: one element, or [S[axis]]. The range is widened to include zero and
+    to ``ensure_minimum_range * max(1, abs(min), abs(max))``. Returns codes S and the range used, [] or [S[axis]].
 
     MIN_COMBINED: round((clamp(x) - lo) * f) + qmin. MIN_FIRST: round(x * f) - (round(lo * f) - qmin). SCALED:
     round(clamp(x) * f) with f = min(qmin / lo, qmax / hi) over the bounds of equal sign; its range comes back

@@ -177,6 +177,7 @@ def _verify(job: Job, source: FloatModel, plan: Plan, written: _Written, *, draf
             held_out=draft.data.held_out if draft.data is not None and plan.activations else None,
             coverage=draft.coverage.macs,
             float_convolutions=float_convolutions(source.facts, plan),
+            elsewhere=None if job.target.runs_here else job.target.name,
         )
     )
     if job.mode is Mode.AUTO:

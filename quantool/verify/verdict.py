@@ -34,7 +34,7 @@ class Evidence:
     weights_db: then the SQNR of the worst weight. samples: compared feeds.
     held_out: whether they were left out of calibration, None where nothing was calibrated or that is unknown.
     coverage: share of multiplications that are quantized, None where unknown. float_convolutions: how many compute
-    in float with weights that are stored as integers.
+    in float with weights that are stored as integers. elsewhere: the target where it is not this machine's runtime.
     """
 
     mode: Mode
@@ -48,6 +48,7 @@ class Evidence:
     held_out: bool | None = None
     coverage: float | None = None
     float_convolutions: int = 0
+    elsewhere: str | None = None
 
     def __post_init__(self) -> None:
         if self.float_bytes <= 0 or self.quantized_bytes <= 0:
@@ -61,7 +62,7 @@ def verdict(evidence: Evidence) -> str:
     speed = () if speed_is_a_flaw else _speed(evidence)
     figures = ", ".join((_size(evidence), *speed, *_accuracy(evidence)))
     sentence = f"{NOT_WORTH_IT}: {'; '.join(flaws)}; {figures}." if flaws else f"{figures}."
-    remarks = (_lost_channel(evidence), _low_coverage(evidence), _untimed(evidence))
+    remarks = (_lost_channel(evidence), _low_coverage(evidence), _untimed(evidence), _elsewhere(evidence))
     return " ".join((sentence[0].upper() + sentence[1:], *(remark for remark in remarks if remark)))
 
 
@@ -169,3 +170,9 @@ def _untimed(evidence: Evidence) -> str:
         return ""
     who, they = (f"{count} convolutions turn their weights", "them") if count > 1 else (_ONE_CONVOLUTION, "it")
     return f"{who} back into float in every run: expect {they} to be {_SLOWER}."
+
+
+def _elsewhere(evidence: Evidence) -> str:
+    if evidence.latency is None or evidence.elsewhere is None:
+        return ""
+    return f"The speed is that of this machine's CPU; the target {evidence.elsewhere} may differ."
