@@ -30,7 +30,7 @@ class Element:
         return self.largest is not None
 
 
-#: SPEC.md section 1.1, by ml_dtypes names
+#: by ml_dtypes names
 ELEMENTS: Final[Mapping[str, Element]] = MappingProxyType(
     {
         "int8": Element(bits=8, opset=10),

@@ -1,4 +1,4 @@
-"""The quantization operators in NumPy, bit-exact with their oracles (SPEC.md section 8)."""
+"""The quantization operators in NumPy, bit-exact with their oracles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX ConvInteger-10 and QLinearConv-10 (SPEC.md section 5)."""
+"""ONNX ConvInteger-10 and QLinearConv-10."""
 
 from __future__ import annotations
 

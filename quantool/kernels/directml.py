@@ -1,4 +1,4 @@
-"""DirectML DML_ELEMENT_WISE_QUANTIZE_LINEAR: one scale and zero point an element (SPEC.md section 7)."""
+"""DirectML DML_ELEMENT_WISE_QUANTIZE_LINEAR: one scale and zero point an element."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def _grid(dtype: DTypeName, carrier: DTypeName, *, bits: int) -> IntegerGrid:
     return IntegerGrid(np.dtype(dtype), np.dtype(carrier), qmin, qmin + (1 << bits) - 1)
 
 
-# SPEC.md section 1.4, the integer types of QuantizeLinear-25.
+# The integer types of QuantizeLinear-25.
 INTEGER_GRIDS: dict[np.dtype[Any], IntegerGrid] = {
     grid.dtype: grid
     for grid in (

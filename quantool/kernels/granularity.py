@@ -64,7 +64,7 @@ def per_tensor_layout(elements: int) -> Layout:
 def resolve_layout(
     shape: tuple[int, ...], scale_shape: tuple[int, ...], *, axis: int, block_size: int, lenient: bool = False
 ) -> Layout:
-    """The layout that ONNX QuantizeLinear-21 gives to a scale of ``scale_shape`` (SPEC.md section 1.2).
+    """The layout that ONNX QuantizeLinear-21 gives to a scale of ``scale_shape``.
 
     Args:
         shape: shape of the tensor.

@@ -36,7 +36,7 @@ def cast_lowp(
     value if ``saturate``, else with the type's own overflow. float8_e8m0fnu: the exponent, rounded by
     ``round_mode``; NaN and Inf become its NaN. float6, float4: ties to even, always saturating. Both
     profiles give the reference's values: ONNX Runtime without saturation differs at the overflow boundary,
-    which looks like a defect. Source: ONNX Cast-24, SPEC.md section 1.5.
+    which looks like a defect. Source: ONNX Cast-24.
 
     Args:
         x: the values.

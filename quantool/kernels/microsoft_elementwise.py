@@ -1,4 +1,4 @@
-"""com.microsoft operators that work element by element on quantized tensors (SPEC.md section 5).
+"""com.microsoft operators that work element by element on quantized tensors.
 
 Each predicts what ONNX Runtime on CPU computes; there is no other implementation. Operands are uint8 or int8,
 scales float32, one scale and zero point a tensor.

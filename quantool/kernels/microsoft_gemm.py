@@ -1,4 +1,4 @@
-"""com.microsoft QGemm, MatMulIntegerToFloat and DynamicQuantizeMatMul (SPEC.md section 5)."""
+"""com.microsoft QGemm, MatMulIntegerToFloat and DynamicQuantizeMatMul."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX DequantizeLinear, opsets 10 to 28 (SPEC.md section 2)."""
+"""ONNX DequantizeLinear, opsets 10 to 28."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def dequantize_linear(
     x: any type of QuantizeLinear's output, or int32, [*S]. x_scale, x_zero_point: shapes as in
     :func:`quantize_linear`. Returns S in ``output_dtype``, else in the scale's type. For int32 ONNX Runtime
     subtracts in int32 and the reference in float64; everything else is the same in both. Memory as
-    :func:`quantize_linear`. Source: ONNX DequantizeLinear-10 to -25, SPEC.md section 2.
+    :func:`quantize_linear`. Source: ONNX DequantizeLinear-10 to -25.
 
     Raises:
         TypeError: a dtype is not one of those allowed, or the zero point's is not x's.

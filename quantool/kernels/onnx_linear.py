@@ -1,4 +1,4 @@
-"""ONNX QuantizeLinear and DynamicQuantizeLinear, opsets 10 to 28 (SPEC.md sections 1 and 3)."""
+"""ONNX QuantizeLinear and DynamicQuantizeLinear, opsets 10 to 28."""
 
 from __future__ import annotations
 

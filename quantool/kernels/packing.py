@@ -1,4 +1,4 @@
-"""Pack codes below 8 bits into bytes as tensor raw_data holds them, and back (SPEC.md section 1.7)."""
+"""Pack codes below 8 bits into bytes as tensor raw_data holds them, and back."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def resolve_parameters(
     profile: str,
     zero_point_name: str,
 ) -> Parameters:
-    """The parameters of a tensor of ``shape``, as SPEC.md section 1.2 says.
+    """The parameters of a tensor of ``shape``, as QuantizeLinear-21 lays them out.
 
     ONNX Runtime wants scale and zero point of one shape; the reference broadcasts each on its own.
 

@@ -1,4 +1,4 @@
-"""com.microsoft QLinearAveragePool and QLinearGlobalAveragePool (SPEC.md section 5)."""
+"""com.microsoft QLinearAveragePool and QLinearGlobalAveragePool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX MatMulInteger-10 and QLinearMatMul-10 and -21 (SPEC.md sections 4 and 5)."""
+"""ONNX MatMulInteger-10 and QLinearMatMul-10 and -21."""
 
 from __future__ import annotations
 

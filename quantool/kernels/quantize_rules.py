@@ -1,4 +1,4 @@
-"""QuantizeLinear for every pair of types and both oracles, one slab at a time (SPEC.md 1.4 to 1.6)."""
+"""QuantizeLinear for every pair of types and both oracles, one slab at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorFlow Dequantize as its CPU kernel computes without oneDNN (SPEC.md section 6.2)."""
+"""TensorFlow Dequantize as its CPU kernel computes without oneDNN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorFlow QuantizeAndDequantizeV2, V3 and V4 as their CPU kernels compute (SPEC.md section 6.3)."""
+"""TensorFlow QuantizeAndDequantizeV2, V3 and V4 as their CPU kernels compute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorFlow QuantizeV2 as its CPU kernel computes without oneDNN (SPEC.md section 6.1)."""
+"""TensorFlow QuantizeV2 as its CPU kernel computes without oneDNN."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from quantool.kernels.tensorflow_types import quantized_type
 from quantool.pipeline.tensor_parameters import FLOAT32, Solved, Task, own_bounds, solve_parameters, spread
 
 DEFAULT_OPSET: Final = 23
-#: float16 and bfloat16 tensors, SPEC.md section 1.1
+#: float16 and bfloat16 tensors
 HALF_OPSET: Final = 19
 #: opsets whose QuantizeLinear takes an int32 tensor with an int32 scale only
 INT32_SCALE_OPSETS: Final = range(19, 23)

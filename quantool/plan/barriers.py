@@ -1,7 +1,7 @@
 """Where ONNX Runtime (1.32) would fuse across a border of the plan, so that a copy must stand there.
 
 It fuses what stands between DequantizeLinear and QuantizeLinear, whoever put them there, and quantizes float weights
-in that place (PLACEMENT.md, trap 1); before that it moves both of them past data movers. And some float fusions come
+in that place; before that it moves both of them past data movers. And some float fusions come
 before it looks for integers: a MatMul and the Add behind it become a float Gemm.
 """
 

@@ -10,7 +10,7 @@ from quantool.schema import GraphFacts, NodeFact, Plan, Range, Reason
 
 #: inputs within this factor share one scale, so that Concat copies (DESIGN section 7: "a small factor")
 UNIFY_FACTOR = 2.0
-#: inputs beyond this factor stay in float (PLACEMENT.md, row 14)
+#: inputs beyond this factor stay in float
 KEEP_FACTOR = 8.0
 
 

@@ -1,4 +1,4 @@
-"""Where integers live: units around weighted nodes, and the operators between them (PLACEMENT.md, rows 1-17).
+"""Where integers live: units around weighted nodes, and the operators between them.
 
 Weighted nodes (anchors) are worth quantizing by themselves. Everything else joins only where its inputs are
 integers already and an integer operator reads its output: a forward pass finds what could join, a backward pass

@@ -36,7 +36,7 @@ def plan_static(ctx: Context) -> Plan:
         format=ctx.settings.format,
         target=ctx.target.name,
         opset=ctx.settings.opset,
-        # ONNX Runtime takes no scale a row (SPEC.md section 4)
+        # ONNX Runtime takes no scale a row
         reference=ctx.settings.reference or any(spec.index == 0 and spec.block_size for spec in weights),
         decisions=decisions,
         activations=activations,

@@ -22,7 +22,7 @@ from quantool.schema import (
     WeightSpec,
 )
 
-#: the runtime rounds a bias code in float32, so it must stay clear of 2^31 (PLACEMENT.md, trap 2)
+#: the runtime rounds a bias code in float32, so it must stay clear of 2^31
 BIAS_LIMIT = 2.0**30
 #: scales below this are raised, so that the product of two stays a normal float32
 SMALLEST_WEIGHT_SCALE = 2.0**-100

@@ -1,4 +1,4 @@
-"""The laws of DESIGN.md section 3: every statistic is a commutative monoid; moving averages are ordered."""
+"""Every statistic is a commutative monoid; moving averages are ordered."""
 
 from __future__ import annotations
 

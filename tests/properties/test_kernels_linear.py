@@ -88,7 +88,7 @@ finite = st.floats(-(2.0**30), 2.0**30, width=32)
 
 
 def slow_codes(call: Call) -> np.ndarray:
-    """Element by element, as SPEC.md section 1.4 words it."""
+    """Element by element, as QuantizeLinear's document words it."""
     qmin, qmax = RANGES[call.name]
     out = np.zeros(call.x.shape, np.int32)
     with np.errstate(all="ignore"):

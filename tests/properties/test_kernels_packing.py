@@ -1,4 +1,4 @@
-"""Packing below 8 bits: unpacking undoes it, and the bits lie where SPEC.md section 1.7 puts them."""
+"""Packing below 8 bits: unpacking undoes it, and the bits lie where ONNX's raw_data holds them."""
 
 from __future__ import annotations
 
