@@ -30,24 +30,30 @@ class Layout:
 
 
 class RowReader:
-    """An open array whose rows are read in order, so that no more than asked for is in memory."""
+    """An open array, of which no more rows than asked for are in memory; those before are skipped.
 
-    __slots__ = ("_file", "_layout", "_whole")
+    Raises:
+        DataError: by each method, where the file is damaged.
+    """
 
-    def __init__(self, file: IO[bytes], layout: Layout) -> None:
+    __slots__ = ("_file", "_layout", "_path", "_start", "_whole")
+
+    def __init__(self, path: Path, file: IO[bytes], layout: Layout) -> None:
+        self._path = path
         self._file = file
         self._layout = layout
+        self._start = file.tell()
         self._whole: AnyArray | None = None
 
-    def take(self, rows: int) -> AnyArray:
-        """The next rows of axis 0."""
-        shape = (rows, *self._layout.shape[1:])
+    def rows(self, first: int, count: int) -> AnyArray:
+        """Some rows of axis 0; going back to earlier ones costs as much as reading anew."""
+        shape = (count, *self._layout.shape[1:])
         if not self._layout.fortran or len(shape) == 1:
-            return self._read(shape)
+            return self._read(shape, skipped=first * math.prod(shape[1:]))
         # Column-major rows are scattered over the file.
-        whole = self._read(self._layout.shape[::-1]).T if self._whole is None else self._whole
-        self._whole = whole[rows:]
-        return whole[:rows]
+        if self._whole is None:
+            self._whole = self.all()
+        return self._whole[first : first + count]
 
     def all(self) -> AnyArray:
         """The whole array, of any rank."""
@@ -55,9 +61,16 @@ class RowReader:
             return self._read(self._layout.shape[::-1]).T
         return self._read(self._layout.shape)
 
-    def _read(self, shape: tuple[int, ...]) -> AnyArray:
+    def _read(self, shape: tuple[int, ...], *, skipped: int = 0) -> AnyArray:
+        try:
+            return self._found(shape, skipped)
+        except _UNREADABLE as error:
+            raise _damaged(self._path, error) from error
+
+    def _found(self, shape: tuple[int, ...], skipped: int) -> AnyArray:
         dtype = self._layout.dtype
         wanted = math.prod(shape) * dtype.itemsize
+        self._file.seek(self._start + skipped * dtype.itemsize)
         content = self._file.read(wanted)
         if len(content) != wanted:
             raise EOFError(f"the array ends after {len(content)} of {wanted} bytes")
@@ -82,7 +95,7 @@ def row_readers(path: Path, names: Iterable[str]) -> Iterator[dict[str, RowReade
         DataError: the file is damaged, also while rows are read.
     """
     with opened(path) as arrays, ExitStack() as stack:
-        yield {name: RowReader(stack.enter_context(arrays[name][1]()), arrays[name][0]) for name in names}
+        yield {name: RowReader(path, stack.enter_context(arrays[name][1]()), arrays[name][0]) for name in names}
 
 
 @contextmanager

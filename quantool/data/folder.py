@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from quantool.data.archive import layouts, row_readers
@@ -42,18 +43,17 @@ def read_array_files(folder: Path, inputs: tuple[InputSpec, ...], options: DataO
     files = visible(folder, ARRAY_SUFFIXES)
 
     def read() -> Iterator[RawFeed]:
-        for path in files:
-            arrays = _whole(path)
-            if path.suffix.lower() == ".npy":
-                arrays = {single_input(inputs, where=str(path), kind="a .npy file").name: arrays[""]}
-            yield path.name, arrays
+        yield from ((path.name, partial(_whole, path, inputs)) for path in files)
 
     return RawFeeds(description=f"{folder} ({len(files)} {'file' if len(files) == 1 else 'files'})", read=read)
 
 
-def _whole(path: Path) -> dict[str, AnyArray]:
+def _whole(path: Path, inputs: tuple[InputSpec, ...]) -> dict[str, AnyArray]:
     with row_readers(path, layouts(path)) as readers:
-        return {name: reader.all() for name, reader in readers.items()}
+        arrays = {name: reader.all() for name, reader in readers.items()}
+    if path.suffix.lower() != ".npy":
+        return arrays
+    return {single_input(inputs, where=str(path), kind="a .npy file").name: arrays[""]}
 
 
 def data_sets_in(folder: Path) -> list[Path]:
@@ -71,8 +71,7 @@ def read_test_data_sets(folder: Path, inputs: tuple[InputSpec, ...], options: Da
     sets = data_sets_in(folder)
 
     def read() -> Iterator[RawFeed]:
-        for path in sets:
-            yield path.name, _test_data_set(path, inputs, options)
+        yield from ((path.name, partial(_test_data_set, path, inputs, options)) for path in sets)
 
     return RawFeeds(
         description=f"{folder} ({len(sets)} ONNX test data {'set' if len(sets) == 1 else 'sets'})", read=read

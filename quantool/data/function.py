@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from quantool.data.spec import RawFeed, RawFeeds
+from quantool.data.spec import RawFeed, RawFeeds, in_memory
 from quantool.errors import DataError, QuantoolError
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -29,7 +29,7 @@ def read_callable(source: str) -> RawFeeds:
 
     def read() -> Iterator[RawFeed]:
         try:
-            yield from (("", feed) for feed in target())
+            yield from map(in_memory, target())
         except QuantoolError:
             raise
         except Exception as error:  # the user's own code may fail in any way

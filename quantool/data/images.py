@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from quantool.data.folder import visible
 from quantool.data.spec import DataOptions, InputSpec, RawFeed, RawFeeds, single_input
 from quantool.errors import DataError, OptionError
+from quantool.schema import AnyArray
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -80,11 +81,15 @@ def read_images(folder: Path, inputs: tuple[InputSpec, ...], options: DataOption
     def read() -> Iterator[RawFeed]:
         for start in range(0, len(files) // rows * rows, rows):
             group = files[start : start + rows]
-            yield group[0].name, {spec.name: np.stack([_prepared(path, frame, preset) for path in group])}
+            yield group[0].name, partial(_stacked, spec.name, group, frame, preset)
 
     how = f", preprocess {options.preprocess}" if preset is not None else ""
     rest = f"; the last {len(files) % rows} fill no feed and are left out" if len(files) % rows else ""
     return RawFeeds(description=f"{folder} ({len(files)} images{how}{rest})", read=read)
+
+
+def _stacked(name: str, files: list[Path], frame: _Frame, preset: Preset | None) -> dict[str, AnyArray]:
+    return {name: np.stack([_prepared(path, frame, preset) for path in files])}
 
 
 def _frame(spec: InputSpec) -> _Frame:
@@ -136,7 +141,7 @@ def _require_pillow(folder: Path) -> None:
         ) from error
 
 
-def _prepared(path: Path, frame: _Frame, preset: Preset | None) -> npt.NDArray[np.generic]:
+def _prepared(path: Path, frame: _Frame, preset: Preset | None) -> AnyArray:
     from PIL import Image
 
     try:
@@ -147,7 +152,7 @@ def _prepared(path: Path, frame: _Frame, preset: Preset | None) -> npt.NDArray[n
         raise DataError(
             "data-unreadable", f"the file is no readable image: {error}", where=str(path), fix="Remove or replace it."
         ) from error
-    result: npt.NDArray[np.generic] = pixels
+    result: AnyArray = pixels
     if preset is not None:
         ordered = pixels[..., ::-1] if preset.reversed_channels else pixels
         scaled = ordered.astype(np.float64) / preset.divisor

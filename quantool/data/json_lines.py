@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -22,7 +23,7 @@ def read_json_lines(path: Path, inputs: tuple[InputSpec, ...], options: DataOpti
             with path.open("rb") as file:
                 for number, line in enumerate(file, 1):
                     if line.strip():
-                        yield f"line {number}", _parsed(line, floats, where=f"{path}, line {number}")
+                        yield f"line {number}", partial(_parsed, line, floats, where=f"{path}, line {number}")
         except OSError as error:
             raise DataError(
                 "data-unreadable",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import ml_dtypes  # noqa: F401  # registers bfloat16 and its kin as NumPy type names
 import numpy as np
 
-from quantool.data.spec import DataOptions, InputSpec, RawFeed, RawFeeds
+from quantool.data.spec import DataOptions, InputSpec, RawFeed, RawFeeds, in_memory
 from quantool.errors import DataError
 from quantool.schema import AnyArray
 
@@ -24,7 +24,8 @@ def read_random(inputs: tuple[InputSpec, ...], options: DataOptions) -> RawFeeds
     def read() -> Iterator[RawFeed]:
         generator = np.random.default_rng(options.seed)
         for _ in range(count):
-            yield "", {spec.name: _drawn(spec, generator, options) for spec in inputs}
+            # Drawn whether wanted or not, so that a shard's feeds are those of the whole.
+            yield in_memory({spec.name: _drawn(spec, generator, options) for spec in inputs})
 
     return RawFeeds(description=f"random data (seed {options.seed})", read=read, random=True)
 

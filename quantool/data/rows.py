@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from quantool.data.archive import Layout, RowReader, layouts, row_readers
-from quantool.data.spec import DataOptions, InputSpec, RawFeeds, single_input
+from quantool.data.spec import DataOptions, InputSpec, RawFeed, RawFeeds, single_input
 from quantool.errors import DataError, OptionError
 from quantool.schema import AnyArray
 
@@ -42,7 +43,7 @@ def read_rows(path: Path, inputs: tuple[InputSpec, ...], options: DataOptions) -
     others = {key: None for key in found if key not in specs}
     return RawFeeds(
         description=_words(path, cuts, feeds),
-        read=lambda: (("", {**others, **feed}) for feed in _feeds(path, cuts, names)),
+        read=lambda: _feeds(path, cuts, names, others),
     )
 
 
@@ -94,15 +95,20 @@ def _words(path: Path, cuts: Mapping[str, _Cut], feeds: int) -> str:
     return f"{path} ({feeds} {'feed' if feeds == 1 else 'feeds'}{size}{rest})"
 
 
-def _feeds(path: Path, cuts: Mapping[str, _Cut], names: Mapping[str, str]) -> Iterator[dict[str, AnyArray]]:
+def _feeds(
+    path: Path, cuts: Mapping[str, _Cut], names: Mapping[str, str], others: Mapping[str, None]
+) -> Iterator[RawFeed]:
     with row_readers(path, cuts) as readers:
-        shared = {names[key]: readers[key].all() for key, cut in cuts.items() if cut.feeds is None}
+        shared = {**others, **{names[key]: readers[key].all() for key, cut in cuts.items() if cut.feeds is None}}
         cut_up = {key: cut for key, cut in cuts.items() if cut.feeds is not None}
         length = next((cut.feeds for cut in cut_up.values()), 1) or 0
-        for _ in range(length):
-            yield shared | {names[key]: _next(readers[key], cut) for key, cut in cut_up.items()}
+
+        def load(number: int) -> dict[str, AnyArray | None]:
+            return shared | {names[key]: _entry(readers[key], cut, number) for key, cut in cut_up.items()}
+
+        yield from (("", partial(load, number)) for number in range(length))
 
 
-def _next(reader: RowReader, cut: _Cut) -> AnyArray:
-    rows = reader.take(cut.rows)
+def _entry(reader: RowReader, cut: _Cut, number: int) -> AnyArray:
+    rows = reader.rows(number * cut.rows, cut.rows)
     return rows[0] if cut.unstacked else rows

@@ -15,7 +15,7 @@ from quantool.data.json_lines import read_json_lines
 from quantool.data.lint import checked_feed
 from quantool.data.made_up import read_random
 from quantool.data.rows import read_rows
-from quantool.data.spec import DataOptions, InputSpec, RawFeed, RawFeeds
+from quantool.data.spec import DataOptions, InputSpec, RawFeed, RawFeeds, in_memory
 from quantool.errors import DataError
 from quantool.schema import AnyArray, Feed
 
@@ -59,15 +59,18 @@ class FeedSource:
         return self.raw.random
 
     def __iter__(self) -> Iterator[dict[str, AnyArray]]:
-        """Each feed as the model takes it.
+        """Each feed as the model takes it, of a shard its own; samples are counted over all shards.
 
         Raises:
-            DataError: a feed does not fit, a file cannot be read, or there is no sample at all.
+            DataError: a feed does not fit, a file cannot be read, or there is no sample at all, in any shard.
         """
+        shard, shards = self.options.shard or (1, 1)
         number = -1
-        for number, (origin, raw) in enumerate(islice(self.raw.read(), self.options.samples)):
+        for number, (origin, load) in enumerate(islice(self.raw.read(), self.options.samples)):
+            if number % shards != shard - 1:
+                continue
             sample = f"sample {number} ({origin})" if origin else f"sample {number}"
-            yield checked_feed(raw, self.inputs, sample=sample, allow_nonfinite=self.options.allow_nonfinite)
+            yield checked_feed(load(), self.inputs, sample=sample, allow_nonfinite=self.options.allow_nonfinite)
         if number < 0:
             names = ", ".join(f"'{spec.name}'" for spec in self.inputs) or "none"
             raise DataError(
@@ -159,7 +162,7 @@ def _in_memory(source: Iterable[object]) -> RawFeeds:
                 fix="Give a list, or a path.",
             )
         started = True
-        return (("", feed) for feed in source)
+        return map(in_memory, source)
 
     return RawFeeds(description="feeds in memory", read=read)
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from quantool.errors import DataError, OptionError
 from quantool.schema import AnyArray
 
-# As a reader finds it: where it came from ("" where the number of the sample says all), and what should be a feed.
-RawFeed = tuple[str, object]
+# As a reader finds it: where it came from ("" where the number of the sample says all), and what loads the feed. It
+# is called at once or never, so that what is skipped is not loaded.
+RawFeed = tuple[str, Callable[[], object]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,7 @@ class DataOptions:
 
     Attributes:
         samples: at most this many feeds, the first ones.
+        shard: (I, N), from 1: of these feeds, only I-1, I-1+N, I-1+2N ...
         batch_size: rows a feed where the model's batch is symbolic.
         seed: of random data.
         preprocess: key of PRESETS, for images.
@@ -55,6 +57,7 @@ class DataOptions:
     """
 
     samples: int | None = None
+    shard: tuple[int, int] | None = None
     batch_size: int | None = None
     seed: int = 0
     preprocess: str | None = None
@@ -65,6 +68,19 @@ class DataOptions:
         for option, value in (("--samples", self.samples), ("--batch-size", self.batch_size)):
             if value is not None and value < 1:
                 raise OptionError("bad-value", f"{option} is {value}", where=option, fix="Give a number from 1 up.")
+        if self.shard is not None and not 1 <= self.shard[0] <= self.shard[1]:
+            index, count = self.shard
+            raise OptionError(
+                "bad-value",
+                f"--shard is {index}/{count}",
+                where="--shard",
+                fix="Give I/N with I from 1 to N: with 4 shards 1/4, 2/4, 3/4 and 4/4.",
+            )
+
+
+def in_memory(feed: object) -> RawFeed:
+    """A feed that is there already, because what it comes from cannot skip."""
+    return "", lambda: feed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
