@@ -4,7 +4,9 @@ A state is frozen and forms a commutative monoid: an empty state is the unit, ``
 commutative, and observing in pieces equals observing the whole. ``moving-average`` alone is ordered.
 """
 
+from calibrators.channels import Channels
 from calibrators.extrema import Extrema
+from calibrators.gram import Gram
 from calibrators.histogram import Histogram
 from calibrators.moving_average import MovingAverage
 from calibrators.percentile import estimate_percentile
@@ -16,7 +18,9 @@ __all__ = [
     "CALIBRATORS",
     "STATISTICS",
     "Calibrator",
+    "Channels",
     "Extrema",
+    "Gram",
     "Histogram",
     "MovingAverage",
     "Statistic",

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from calibrators import STATISTICS, Extrema, Histogram, MovingAverage
+from calibrators import STATISTICS, Channels, Extrema, Gram, Histogram, MovingAverage
 from calibrators.extrema import CHUNK, as_float32
 from calibrators.histogram import summarize
+from quantool.algorithms.layer_input import LayerInput
 from quantool.errors import DataError
 from quantool.schema import AnyArray
 from quantool.stats import Stats
@@ -27,6 +28,8 @@ SAMPLED_ABOVE = 64 * 1024
 # Of every PERIOD positions the first RUN count. Runs are read at memory speed, and the period is a prime, so that
 # it drifts across channels and image rows instead of meeting the same ones again.
 PERIOD, RUN = 487, 61
+# Rows of one sample that enter a Gram matrix of size d: an eighth of d, so that 16 samples fill it twice.
+_GRAM_SHARE, _LEAST_GRAM_ROWS = 8, 64
 # All tensors together buffer about this much, so that small observations share the cost of counting.
 _BUFFER_BYTES = 32 * 1024 * 1024
 _LEAST_BUFFER = 4 * 1024
@@ -40,16 +43,28 @@ class CollectRequest:
         kinds: tensor name -> kind of statistic, a key of calibrators.STATISTICS; producers before consumers,
             so that an error names the first tensor that shows it.
         batched: tensors whose axis 0 follows the input's batch, a row a sample. Only these are sampled.
+        channels: tensor name -> axis of the channels whose statistics are wanted too.
+        grams: key -> input of a layer whose Gram matrix is wanted too.
         full: count every element, also of large tensors.
         allow_nonfinite: skip and count NaN and infinite elements.
         model_sha256: the model that the stream comes from.
+        graph_sha256: the normalized graph that made it.
     """
 
     kinds: Mapping[str, str]
     batched: frozenset[str] = field(default_factory=frozenset)
+    channels: Mapping[str, int] = field(default_factory=dict)
+    grams: Mapping[str, LayerInput] = field(default_factory=dict)
     full: bool = False
     allow_nonfinite: bool = False
     model_sha256: str = ""
+    graph_sha256: str = ""
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Every tensor that the stream should bring, each once."""
+        layers = (layer.tensor for layer in self.grams.values())
+        return tuple(dict.fromkeys((*self.kinds, *self.channels, *layers)))
 
 
 def collect(stream: Iterable[tuple[int, Mapping[str, AnyArray]]], request: CollectRequest) -> Stats:
@@ -79,6 +94,8 @@ class Collector:
             name: _fold(kind, capacity=capacity, sampled=name in request.batched and not request.full)
             for name, kind in request.kinds.items()
         }
+        self._channels = {name: Channels(axis=axis) for name, axis in request.channels.items()}
+        self._grams = dict.fromkeys(request.grams, Gram())
         self._samples = 0
         self._last: int | None = None
 
@@ -89,6 +106,13 @@ class Collector:
             if array is not None:
                 fold.add(sample, array)
                 self._check(fold)
+        for name, channels in self._channels.items():
+            if name in tensors:
+                self._channels[name] = channels.observe(tensors[name])
+        for key, layer in self._request.grams.items():
+            if layer.tensor in tensors and tensors[layer.tensor].size:
+                most = max(_LEAST_GRAM_ROWS, layer.size // _GRAM_SHARE)
+                self._grams[key] = self._grams[key].observe(layer.rows(tensors[layer.tensor], most=most))
         # A sample whose tensors come in groups counts once.
         self._samples += sample != self._last
         self._last = sample
@@ -101,7 +125,10 @@ class Collector:
         self._flush()
         return Stats(
             tensors={name: fold.state for name, fold in self._folds.items()},
+            channels=dict(self._channels),
+            grams=dict(self._grams),
             model_sha256=self._request.model_sha256,
+            graph_sha256=self._request.graph_sha256,
             samples=self._samples,
             full=self._request.full,
         )

@@ -56,6 +56,13 @@ class Effort(StrEnum):
     MAX = "max"
 
 
+class Collect(StrEnum):
+    """What calibration collects beyond the statistics of tensors."""
+
+    FULL = "full"
+    GRAM = "gram"
+
+
 class GraphIO(StrEnum):
     """What graph inputs and outputs hold."""
 
@@ -98,7 +105,8 @@ class Recipe:
 
     Names, meaning and units are those of the command line's options. include and include_op restrict the run to
     what matches and ask for it explicitly (policy keeps none of it in float); exclude and exclude_op win.
-    memory: bytes. max_drop: in the metric's own unit. verify is False under --no-verify.
+    collect: full counts every element of large tensors, gram adds the Gram matrices of layers. memory: bytes.
+    max_drop: in the metric's own unit. verify is False under --no-verify.
     """
 
     mode: Mode = Mode.AUTO
@@ -117,6 +125,7 @@ class Recipe:
     exclude_op: tuple[str, ...] = ()
     io: GraphIO = GraphIO.FLOAT
     ranges: Path | None = None
+    collect: tuple[Collect, ...] = ()
     samples: int | None = None
     batch_size: int | None = None
     memory: int | None = None

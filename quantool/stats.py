@@ -1,43 +1,39 @@
 """Statistics of a model's tensors, and the ``.qcal`` file that keeps them.
 
-A ``.qcal`` file is a zip archive of three members, in this order, with fixed timestamps:
+A ``.qcal`` file is a zip archive of these members, in this order, with fixed timestamps, all numbers little-endian:
 
-- ``header.json``: format, version, model_sha256, samples, full, and for each tensor, sorted by name, its kind,
-  counts, extrema (null where there are none), the sum (a hexadecimal integer in units of 2^-149), the number
-  of occupied buckets, and the averages of an ordered statistic.
-- ``keys.bin``: the keys of the occupied buckets of all tensors, one after the other, little-endian uint16.
-- ``counts.bin``: their counters, little-endian int64.
+- ``header.json``: format, version, the version of each kind of statistic, model_sha256, graph_sha256 (of the normalized
+  graph), data_sha256, samples, sources, full, and a row for each statistic with its address: a hash of graph, tensor,
+  version and data. A tensor's row has its kind, counts, extrema (null where there are none), the sum (a hexadecimal
+  integer in units of 2^-149), the number of occupied buckets, and the averages of an ordered statistic.
+- ``feeds.bin``: the first 8 bytes of each feed's content hash, sorted, uint64.
+- ``keys.bin``: the keys of the occupied buckets of all tensors, one after the other, uint16.
+- ``counts.bin``: their counters, int64.
+- ``channels.bin``: for each tensor with channels its lows and highs, float32, and its sums grid by grid, int64.
+- ``grams.bin``: for each Gram matrix, grid by grid and group by group, its upper triangle, int64.
 
 Equal statistics give equal bytes. Nothing in the file is executed when it is read.
 """
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import TypeVar
 
 from calibrators import Extrema, Histogram, MovingAverage, Statistic
 from quantool import qcal
 from quantool.errors import DataError, QuantoolError
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stats:
-    """What one pass over the data found out about each tensor.
-
-    Attributes:
-        tensors: tensor name -> statistic.
-        model_sha256: hash of the model that produced the tensors.
-        samples: how many feeds went in.
-        full: every element was counted, also of large tensors.
-    """
-
-    tensors: Mapping[str, Statistic] = field(default_factory=dict)
-    model_sha256: str = ""
-    samples: int = 0
-    full: bool = False
+class Stats(qcal.Contents):
+    """What one pass over the data found out about each tensor; parts of one data set merge in any order."""
 
     @property
     def nonfinite(self) -> int:
@@ -51,12 +47,14 @@ class Stats:
             QuantoolError: other model, tensors, kinds or sampling; or moving averages, which have an order.
         """
         _require_same_origin(self, other)
-        merged = {name: _merged(name, self.tensors[name], other.tensors[name]) for name in sorted(self.tensors)}
-        return Stats(
-            tensors=merged,
-            model_sha256=self.model_sha256,
+        return replace(
+            self,
+            tensors=_both(self.tensors, other.tensors, _merged),
+            channels=_both(self.channels, other.channels, lambda _, a, b: a.merge(b)),
+            grams=_both(self.grams, other.grams, lambda _, a, b: a.merge(b)),
             samples=self.samples + other.samples,
-            full=self.full,
+            sources=tuple(sorted({*self.sources, *other.sources})),
+            feeds=tuple(sorted((*self.feeds, *other.feeds))),
         )
 
     def require_model(self, model_sha256: str) -> None:
@@ -92,8 +90,9 @@ class Stats:
 
     def to_bytes(self) -> bytes:
         """The content of a ``.qcal`` file; equal statistics give equal bytes."""
-        header = qcal.Header(model_sha256=self.model_sha256, samples=self.samples, full=self.full)
-        return qcal.encode(header, self.tensors)
+        buffer = io.BytesIO()
+        qcal.write(buffer, self)
+        return buffer.getvalue()
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Stats:
@@ -112,16 +111,33 @@ class Stats:
                 where=str(path),
                 fix="Name a .qcal file that `quantool calibrate` wrote.",
             ) from error
-        header, tensors = qcal.decode(content, where=str(path))
-        return cls(tensors=tensors, model_sha256=header.model_sha256, samples=header.samples, full=header.full)
+        return cls.from_bytes(content, where=str(path))
+
+    @classmethod
+    def from_bytes(cls, content: bytes, *, where: str = "statistics") -> Stats:
+        """Read the content of a ``.qcal`` file; `where` is what errors call it.
+
+        Raises:
+            DataError: damaged, or not such a file.
+            QuantoolError: written in another version of the format.
+        """
+        contents = qcal.decode(content, where=where)
+        return cls(**{spec.name: getattr(contents, spec.name) for spec in fields(contents)})
 
 
 def _require_same_origin(a: Stats, b: Stats) -> None:
     b.require_model(a.model_sha256)
     if a.full != b.full:
         raise _not_mergeable("one counted every element, the other a share of large tensors", "statistics")
-    if odd := sorted(a.tensors.keys() ^ b.tensors.keys()):
-        raise _not_mergeable(f"{len(odd)} tensors are in one of them only", f"tensor '{odd[0]}'")
+    if a.graph_sha256 != b.graph_sha256:
+        raise _not_mergeable("their normalized graphs differ", "statistics")
+    for one, other in ((a.tensors, b.tensors), (a.channels, b.channels), (a.grams, b.grams)):
+        if odd := sorted(one.keys() ^ other.keys()):
+            raise _not_mergeable(f"{len(odd)} statistics are in one of them only", f"tensor '{odd[0]}'")
+
+
+def _both(a: Mapping[str, T], b: Mapping[str, T], merged: Callable[[str, T, T], T]) -> dict[str, T]:
+    return {name: merged(name, a[name], b[name]) for name in sorted(a)}
 
 
 def _merged(name: str, a: Statistic, b: Statistic) -> Statistic:

@@ -11,13 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from calibrators import Extrema, Histogram, MovingAverage
+from calibrators import Channels, Extrema, Gram, Histogram, MovingAverage
 from quantool import qcal
 from quantool.errors import DataError, QuantoolError
 from quantool.stats import Stats
 
 X = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+ROWS = X.reshape(1, 8, 125)
 STATS = Stats(
+    channels={"a": Channels(axis=1).observe(ROWS), "b": Channels(axis=-1)},
+    grams={"a": Gram().observe(X[:960].reshape(40, 2, 12)), "none": Gram()},
+    graph_sha256="0f" * 32,
+    sources=("one.npz (2 feeds)",),
+    feeds=(3, 2**64 - 1),
     tensors={
         "b": Extrema().observe(X),
         "a": Histogram().observe(X),
@@ -57,6 +63,12 @@ def row(**changes: object) -> dict[str, object]:
     return {"tensors": [rows[0] | changes, *rows[1:]]}
 
 
+def gram(**changes: object) -> dict[str, object]:
+    """A header whose first Gram matrix was changed."""
+    rows = json.loads(members(STATS.to_bytes())["header.json"])["grams"]
+    return {"grams": [rows[0] | changes, *rows[1:]]}
+
+
 def negative_buckets() -> dict[str, object]:
     """A header whose numbers of buckets add up although one is negative."""
     rows = json.loads(members(STATS.to_bytes())["header.json"])["tensors"]
@@ -76,9 +88,7 @@ def test_a_file_gives_back_what_was_saved(tmp_path):
 @settings(max_examples=40, deadline=None)
 def test_any_statistic_survives_the_file(a, b):
     stats = Stats(tensors={"h": Histogram().observe(a), "m": MovingAverage().observe(a).observe(b)})
-    header, tensors = qcal.decode(stats.to_bytes(), where="memory")
-    assert tensors == stats.tensors
-    assert header.model_sha256 == ""
+    assert Stats.from_bytes(stats.to_bytes()) == stats
 
 
 def test_equal_statistics_give_equal_bytes_whatever_the_order():
@@ -87,8 +97,22 @@ def test_equal_statistics_give_equal_bytes_whatever_the_order():
 
 
 def test_merged_shards_give_the_bytes_of_the_whole():
-    parts = [Stats(tensors={"a": Histogram().observe(p)}, samples=1) for p in np.split(X, 5)]
-    whole = Stats(tensors={"a": Histogram().observe(X)}, samples=5)
+    def found(pieces):
+        channels, gram, histogram = Channels(axis=1), Gram(), Histogram()
+        for piece in pieces:
+            table = piece.reshape(1, 8, 25)
+            channels, gram = channels.observe(table), gram.observe(table.transpose(2, 0, 1))
+            histogram = histogram.observe(piece)
+        return Stats(
+            tensors={"a": histogram},
+            channels={"a": channels},
+            grams={"a": gram},
+            samples=len(pieces),
+            feeds=tuple(sorted(hash(piece.tobytes()) % 2**64 for piece in pieces)),
+        )
+
+    pieces = [p * 3.0**i for i, p in enumerate(np.split(X, 5))]
+    parts, whole = [found([piece]) for piece in pieces], found(pieces)
     merged = parts[3].merge(parts[0]).merge(parts[4].merge(parts[2])).merge(parts[1])
     assert merged.to_bytes() == whole.to_bytes()
 
@@ -104,7 +128,7 @@ def test_merging_adds_samples_and_keeps_the_model():
     [
         (dataclasses.replace(MERGEABLE, model_sha256="cd" * 32), r"belong to the model cdcd.*, not to abab"),
         (dataclasses.replace(MERGEABLE, full=True), "one counted every element"),
-        (dataclasses.replace(MERGEABLE, tensors={"a": Histogram()}), r"3 tensors are in one .* \[tensor 'b'\]"),
+        (dataclasses.replace(MERGEABLE, tensors={"a": Histogram()}), r"3 statistics are in one .* \[tensor 'b'\]"),
         (
             dataclasses.replace(MERGEABLE, tensors={**MERGEABLE.tensors, "a": Extrema()}),
             "one holds histogram, the other extrema",
@@ -131,9 +155,26 @@ def test_another_model_is_refused():
 
 def test_another_version_is_refused_before_the_rest_is_read(tmp_path):
     path = tmp_path / "new.qcal"
-    path.write_bytes(rewritten(header={"version": 2, "surprise": 1}))
-    with pytest.raises(QuantoolError, match=r"version 2, and this quantool reads version 1 .*new\.qcal"):
+    path.write_bytes(rewritten(header={"version": 3, "surprise": 1}))
+    with pytest.raises(QuantoolError, match=r"version 3, and this quantool reads version 2 .*new\.qcal"):
         Stats.load(path)
+
+
+def test_another_version_of_one_statistic_is_refused(tmp_path):
+    versions = json.loads(members(STATS.to_bytes())["header.json"])["statistics"]
+    path = tmp_path / "new.qcal"
+    path.write_bytes(rewritten(header={"statistics": versions | {"histogram": 7}}))
+    with pytest.raises(QuantoolError, match=r"statistic 'histogram' has version 7, and this quantool reads version 1"):
+        Stats.load(path)
+
+
+def test_statistics_cannot_be_moved_to_another_graph_or_data():
+    other = dataclasses.replace(STATS, feeds=(4, 5))
+    with pytest.raises(DataError, match="feeds are not those"):
+        Stats.from_bytes(rewritten(**{"feeds.bin": members(other.to_bytes())["feeds.bin"]}))
+    for change in ({"graph_sha256": "00" * 32}, {"model_sha256": "00" * 32}):
+        with pytest.raises(DataError, match="belongs to another graph or data"):
+            Stats.from_bytes(rewritten(header=change))
 
 
 DAMAGED = {
@@ -158,6 +199,10 @@ DAMAGED = {
     "averages missing": (rewritten(header=row(kind="moving-average")), "no readable statistic"),
     "negative buckets": (rewritten(header=negative_buckets()), "do not fit"),
     "fewer buckets": (rewritten(header=row(buckets=0)), "more than"),
+    "short channels": (rewritten(**{"channels.bin": b"\0" * 8}), "buffer"),
+    "long grams": (rewritten(**{"grams.bin": b"\0" * 10**6}), "more than the .* that belong there"),
+    "gram of no size": (rewritten(header=gram(size=-3)), "belongs to no layer"),
+    "grids not ascending": (rewritten(header=gram(exponents=[8, 4])), "contradicts itself|more than"),
     "sum no number": (rewritten(header=row(total="zz")), "invalid literal"),
     "sum too large": (rewritten(header=row(total="f" * 1000)), "contradict"),
 }
@@ -178,7 +223,7 @@ def test_no_flipped_byte_gives_another_exception_or_other_statistics(position, b
     content = bytearray(STATS.to_bytes())
     content[position] = byte
     try:
-        _, tensors = qcal.decode(bytes(content), where="memory")
+        tensors = qcal.decode(bytes(content), where="memory").tensors
     except (DataError, QuantoolError):
         return
     assert tensors == STATS.tensors

@@ -41,6 +41,7 @@ COMMAND = Command(
         "force",
         "target",
         "calibrator",
+        "collect",
         "include",
         "exclude",
         "include_op",

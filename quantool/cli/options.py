@@ -53,6 +53,11 @@ OPTIONS: Final[dict[str, Option]] = {
     ),
     "recipe": Option(panel=FILES, metavar="FILE.toml", help="Read options and [[rules]] there; options here win."),
     "ranges": Option(panel=FILES, metavar="FILE.qcal", help="Take the ranges of this calibration: runs no data."),
+    "collect": Option(
+        panel=DATA, metavar="full|gram", many=True,
+        help="Collect more: full counts every element of large tensors (an eighth by default), gram adds the second "
+             "moments of every layer's input, for GPTQ without data. Repeatable.",
+    ),
     "report": Option(
         panel=FILES, metavar="FILE", many=True,
         help="Write a report: .json, .html, .md or .xml (JUnit). Repeatable; written on failure too.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quantool.graph.facts import constant, constant_loader, facts
+from quantool.graph.identity import graph_identity, model_identity
 from quantool.graph.inputs import input_specs
 from quantool.graph.load import Loaded, already_quantized, checker_error, decode_tensor, read
 from quantool.graph.macs import macs
@@ -21,8 +22,10 @@ __all__ = [
     "decode_tensor",
     "deserialize",
     "facts",
+    "graph_identity",
     "input_specs",
     "macs",
+    "model_identity",
     "prepare",
     "read",
     "serialize",

@@ -16,7 +16,7 @@ from quantool.pipeline.refusals import refuse_unmeasured
 from quantool.pipeline.resolved import settings_of
 from quantool.pipeline.rows import node_rows
 from quantool.pipeline.source import model_info, normalized_model, read_float, source_files
-from quantool.pipeline.statistics import gather, wanted_by
+from quantool.pipeline.statistics import file_request, gather, wanted_by
 from quantool.plan import make_plan
 from quantool.recipe import Formula, Recipe
 from quantool.report.model import OutputInfo
@@ -61,7 +61,8 @@ def calibrate(request: CalibrateRequest) -> CalibrateResult:
                 where=str(loaded.source.path or "the model"),
                 fix="See `quantool explain` for the reason of every node.",
             )
-        stats, _ = gather(source, wanted, samples, recipe=recipe, progress=request.progress)
+        wanted_request = file_request(source, wanted, recipe)
+        stats, _ = gather(source, wanted_request, samples, recipe=recipe, progress=request.progress)
         draft.data = data_info(samples)
         draft.warnings.extend((*([] if samples.note is None else [samples.note]), *source.notes, *plan.notes))
         draft.verdict = f"{len(stats.tensors)} tensors calibrated on {stats.samples} samples."

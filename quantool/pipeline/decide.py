@@ -14,7 +14,7 @@ from quantool.pipeline.feeds import data_info, ranges_info
 from quantool.pipeline.job import Job
 from quantool.pipeline.rows import coverage, node_rows, tensor_rows
 from quantool.pipeline.source import FloatModel
-from quantool.pipeline.statistics import gather, usable_stats, wanted_by
+from quantool.pipeline.statistics import collect_request, gather, usable_stats, wanted_by
 from quantool.plan import Findings, examine, make_plan
 from quantool.recipe import Calibrator
 from quantool.schema import Feed, Parameters, Plan, Range, Reason
@@ -100,7 +100,8 @@ def _stats(job: Job, source: FloatModel, plan: Plan, draft: Draft) -> tuple[Stat
     if given is None:
         assert job.samples is not None, "a static plan without ranges has samples"
         wanted = wanted_by(plan) | wanted_by(_plan(job, source, Findings(allow=spectral_nodes(plan))))
-        gathered = gather(source, wanted, job.samples, recipe=job.recipe, progress=job.request.progress)
+        request = collect_request(source, wanted, job.recipe)
+        gathered = gather(source, request, job.samples, recipe=job.recipe, progress=job.request.progress)
         draft.data = data_info(job.samples)
         return gathered
     if job.samples is not None:

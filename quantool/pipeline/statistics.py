@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Iterator, Set
+from dataclasses import replace
+from typing import Final
 
+from quantool.algorithms.layer_input import layer_input
 from quantool.collect import CollectRequest, collect
+from quantool.data.held_out import content_hash
+from quantool.graph import graph_identity, model_identity
 from quantool.graph.outputs import with_outputs
 from quantool.pipeline.feeds import Samples
 from quantool.pipeline.hardest import Hardest
 from quantool.pipeline.source import FloatModel
-from quantool.recipe import Recipe
+from quantool.recipe import Collect, Recipe
 from quantool.runtime import tap, watched
 from quantool.schema import Feed, GraphFacts, Plan
 from quantool.solve import statistic_kind
 from quantool.stats import Stats
+
+#: the Gram matrix of a layer with more inputs takes over half a gigabyte
+LARGEST_GRAM: Final = 8192
 
 
 def wanted_by(plan: Plan) -> frozenset[str]:
@@ -21,22 +29,60 @@ def wanted_by(plan: Plan) -> frozenset[str]:
     return frozenset(spec.statistic for spec in plan.activations.values())
 
 
-def gather(
-    source: FloatModel, wanted: Set[str], samples: Samples, *, recipe: Recipe, progress: bool
-) -> tuple[Stats, tuple[Feed, ...]]:
-    """Statistics of the wanted tensors, in one pass over the feeds that calibrate, and the hardest of those."""
-    order = [name for name in source.facts.tensors if name in wanted]
-    request = CollectRequest(
-        kinds=dict.fromkeys(order, statistic_kind(recipe)),
+def collect_request(source: FloatModel, wanted: Set[str], recipe: Recipe) -> CollectRequest:
+    """What to collect of the wanted tensors, for a run that uses it at once."""
+    return CollectRequest(
+        kinds=dict.fromkeys((name for name in source.facts.tensors if name in wanted), statistic_kind(recipe)),
         batched=batched_tensors(source.facts),
+        full=Collect.FULL in recipe.collect,
         allow_nonfinite=recipe.allow_nonfinite,
-        model_sha256=source.loaded.source.sha256,
     )
+
+
+def file_request(source: FloatModel, wanted: Set[str], recipe: Recipe) -> CollectRequest:
+    """What to collect for a file: whose model it is, the channels of layers' inputs, and Gram matrices if asked for."""
+    layers = [layer for node in source.facts.nodes if (layer := layer_input(source.facts, node)) is not None]
+    floats = {name for name, tensor in source.facts.tensors.items() if tensor.dtype == "float32"}
+    layers = [layer for layer in layers if layer.tensor in floats]
+    second = layers if Collect.GRAM in recipe.collect else []
+    assert isinstance(source.normalized.model, bytes)
+    return replace(
+        collect_request(source, wanted, recipe),
+        channels={layer.tensor: layer.axis for layer in layers},
+        grams={layer.key: layer for layer in second if layer.size <= LARGEST_GRAM},
+        model_sha256=model_identity(source.loaded),
+        graph_sha256=graph_identity(source.normalized.model, source.loaded.external),
+    )
+
+
+class Digests:
+    """Watches feeds, and keeps the first 8 bytes of each one's content hash."""
+
+    def __init__(self) -> None:
+        self._found: list[int] = []
+
+    @property
+    def found(self) -> tuple[int, ...]:
+        """Of the feeds so far, sorted."""
+        return tuple(sorted(self._found))
+
+    def watch(self, feeds: Iterable[Feed]) -> Iterator[Feed]:
+        """Pass feeds on."""
+        for feed in feeds:
+            self._found.append(int(content_hash(feed)[:16], 16))
+            yield feed
+
+
+def gather(
+    source: FloatModel, request: CollectRequest, samples: Samples, *, recipe: Recipe, progress: bool
+) -> tuple[Stats, tuple[Feed, ...]]:
+    """Statistics in one pass over the feeds that calibrate, and the hardest of those."""
     feeds = watched(samples.calibration(), "calibrating", progress=progress, total=recipe.samples)
-    hardest = Hardest()
-    stream = tap(source.normalized, hardest.watch(feeds), groups=[order], with_outputs=with_outputs)
+    hardest, digests = Hardest(), Digests()
+    watched_feeds = digests.watch(hardest.watch(feeds))
+    stream = tap(source.normalized, watched_feeds, groups=[request.tensors], with_outputs=with_outputs)
     stats = collect(hardest.judge(stream), request)
-    return stats, hardest.feeds
+    return replace(stats, feeds=digests.found, sources=(samples.description,)), hardest.feeds
 
 
 def usable_stats(stats: Stats | None, recipe: Recipe, source: FloatModel) -> Stats | None:
@@ -45,7 +91,7 @@ def usable_stats(stats: Stats | None, recipe: Recipe, source: FloatModel) -> Sta
     if found is None and recipe.ranges is not None:
         found = Stats.load(recipe.ranges)
     if found is not None:
-        found.require_model(source.loaded.source.sha256)
+        found.require_model(model_identity(source.loaded))
     return found
 
 

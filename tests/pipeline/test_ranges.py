@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,8 @@ def test_statistics_in_memory_serve_too_and_merge(ready: Shell) -> None:
     parts = [quantool.calibrate("m.onnx", data=part) for part in (feeds()[:7], feeds()[7:])]
     merged = parts[1].merge(parts[0])
     whole = quantool.calibrate("m.onnx", data="d.npz", output="s.qcal")
-    assert merged.to_bytes() == whole.to_bytes() == Path("s.qcal").read_bytes()
+    # only where the samples came from tells them apart
+    assert replace(merged, sources=whole.sources).to_bytes() == whole.to_bytes() == Path("s.qcal").read_bytes()
     result = quantool.quantize("m.onnx", ranges=merged)
     assert result.model == quantool.quantize("m.onnx", ranges="s.qcal").model
     assert result.report.data is not None
