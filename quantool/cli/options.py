@@ -108,11 +108,16 @@ OPTIONS: Final[dict[str, Option]] = {
         panel=CHOICE, metavar="TYPE", many=True, help="As --include, by operator type: LSTM, Conv. Repeatable."
     ),
     "exclude_op": Option(panel=CHOICE, metavar="TYPE", many=True, help="As --exclude, by operator type. Repeatable."),
-    "samples": Option(panel=DATA, metavar="N", kind=int, help="Use at most N samples. Default: all."),
+    "samples": Option(panel=DATA, metavar="N", kind=int, help="Use at most N samples, the first ones. Default: all."),
     "batch_size": Option(
         panel=DATA, metavar="N", kind=int, help="Feed N rows at a time where the batch is symbolic. Default: 1."
     ),
-    "preprocess": Option(panel=DATA, metavar="NAME", help="Turn a folder of images into inputs this way."),
+    "preprocess": Option(
+        panel=DATA, metavar="PRESET|KEY=VALUE,...",
+        help="Turn a folder of images into inputs: imagenet, yolo-letterbox, caffe, 0-1, -1-1, or, after one or "
+             "alone, a list as resize=256,crop=224 of resize, crop, pad, size, scale, mean=R/G/B, std=R/G/B, "
+             "layout=nchw|nhwc, channels=rgb|bgr.",
+    ),
     "seed": Option(panel=DATA, metavar="N", kind=int, default="0", help="Seed --data random."),
     "allow_nonfinite": Option(panel=DATA, kind=bool, help="Skip NaN and infinity in data, counted."),
     "memory": Option(panel=DATA, metavar="SIZE", help="Stay within this much memory: 512M, 2G. Refused for now."),

@@ -2,7 +2,7 @@
 
 from quantool.data.beside import find_beside
 from quantool.data.held_out import Split, split_feeds
-from quantool.data.images import PRESETS
+from quantool.data.preprocess import PRESETS
 from quantool.data.reads import files_read
 from quantool.data.source import FeedSource, open_data
 from quantool.data.spec import DataOptions, InputSpec

@@ -31,6 +31,7 @@ EXPECTED = {
     "0-1": [1, 0.2, 0],
     "-1-1": [1, -0.6, -1],
     "caffe": [0 - 103.939, 51 - 116.779, 255 - 123.68],
+    "yolo-letterbox": [1, 0.2, 0],
 }
 
 
@@ -39,6 +40,7 @@ def test_presets_give_each_channel_its_value(folder, preset):
     found = feeds(folder, preprocess=preset)
     assert [feed["image"].shape for feed in found] == [(1, 3, 4, 8)] * 5
     for channel, value in enumerate(EXPECTED[preset]):
+        # An image of twice the input's width fills a letterbox too.
         assert np.all(found[0]["image"][0, channel] == np.float32(value))
 
 
@@ -77,8 +79,8 @@ def test_crops_keep_the_centre_and_the_proportions(tmp_path):
 
 @pytest.mark.parametrize("preset", [None, "imagnet"])
 def test_a_missing_or_unknown_preset_lists_the_known(folder, preset):
-    given = "is 'imagnet'" if preset else "is missing"
-    with pytest.raises(OptionError, match=rf"--preprocess {given}.*imagenet, 0-1, -1-1, caffe"):
+    given = "imagnet has an unknown preset 'imagnet' .*Did you mean 'imagenet'" if preset else "is missing"
+    with pytest.raises(OptionError, match=rf"--preprocess {given}.*imagenet, 0-1, -1-1, caffe, yolo-letterbox"):
         feeds(folder, preprocess=preset)
 
 
