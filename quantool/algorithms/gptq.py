@@ -23,58 +23,68 @@ _BLOCK = 128
 def gptq(weight: AnyArray, gram: Float64, scale: AnyArray, *, grid: Grid) -> NDArray[np.int32] | None:
     """Codes that minimize the output error for the inputs behind the Gram matrix, symmetric grids only.
 
-    weight: float[O, d]; gram: float64[d, d], the mean of x x^T; scale: float[O] or [], of each row. Returns
-    int32[O, d], or None where the matrix cannot be factored even with strong damping. Inputs that never occur are
-    rounded to nearest.
+    weight: float[O, d]; gram: float64[d, d], the mean of x x^T, or float64[G, d, d] for a convolution of G groups,
+    whose O / G outputs each read their own inputs; scale: float[O] or [], of each row. Returns int32[O, d], or None
+    where the matrix cannot be factored even with strong damping. Inputs that never occur are rounded to nearest.
     """
-    order = np.argsort(-np.diag(gram), kind="stable")
-    upper = _inverse_factor(gram[np.ix_(order, order)])
+    size = weight.shape[1]
+    grams = gram.reshape(-1, size, size)
+    order = np.argsort(-np.diagonal(grams, axis1=1, axis2=2), axis=1, kind="stable")
+    upper = _inverse_factors(np.take_along_axis(np.take_along_axis(grams, order[:, :, None], 1), order[:, None], 2))
     if upper is None:
         return None
     step = np.broadcast_to(np.asarray(scale, np.float64).reshape(-1, 1), (len(weight), 1))
-    rest = weight.astype(np.float64)[:, order] / step
+    by_group = (weight.astype(np.float64) / step).reshape(len(grams), -1, size)
+    rest = np.take_along_axis(by_group, order[:, None], 2)
     codes = np.empty_like(rest)
-    for start in range(0, rest.shape[1], _BLOCK):
-        block = slice(start, min(start + _BLOCK, rest.shape[1]))
-        errors = _round_block(rest[:, block], codes[:, block], upper[block, block], grid)
-        rest[:, block.stop :] -= errors @ upper[block, block.stop :]
+    for start in range(0, size, _BLOCK):
+        block = slice(start, min(start + _BLOCK, size))
+        errors = _round_block(rest[:, :, block], codes[:, :, block], upper[:, block, block], grid)
+        rest[:, :, block.stop :] -= errors @ upper[:, block, block.stop :]
     restored = np.empty(codes.shape, np.int32)
-    restored[:, order] = codes
-    return restored
+    np.put_along_axis(restored, order[:, None], codes.astype(np.int32), 2)
+    return restored.reshape(weight.shape)
 
 
 def _round_block(rest: Float64, codes: Float64, upper: Float64, grid: Grid) -> Float64:
-    """Round the columns of one block in place; returns what each leaves to the columns after the block."""
+    """Round the columns of one block of each group in place; returns what each leaves to the columns after the block.
+
+    rest, codes: float64[G, O / G, n]; upper: float64[G, n, n].
+    """
     errors = np.empty_like(rest)
-    for k in range(rest.shape[1]):
-        column = rest[:, k]
-        codes[:, k] = np.clip(np.rint(column), grid.qmin, grid.qmax)
-        errors[:, k] = (column - codes[:, k]) / upper[k, k]
-        rest[:, k + 1 :] -= np.outer(errors[:, k], upper[k, k + 1 :])
+    for k in range(rest.shape[2]):
+        column = rest[:, :, k]
+        codes[:, :, k] = np.clip(np.rint(column), grid.qmin, grid.qmax)
+        errors[:, :, k] = (column - codes[:, :, k]) / upper[:, k, k, None]
+        rest[:, :, k + 1 :] -= errors[:, :, k, None] * upper[:, None, k, k + 1 :]
     return errors
 
 
-def _inverse_factor(gram: Float64) -> Float64 | None:
-    """The upper Cholesky factor of the inverse of the damped matrix."""
-    energy = float(np.mean(np.diag(gram)))
-    if not np.isfinite(energy) or energy <= 0:
+def _inverse_factors(grams: Float64) -> Float64 | None:
+    """The upper Cholesky factor of the inverse of each damped matrix; a group without energy gets the identity."""
+    energy = np.mean(np.diagonal(grams, axis1=1, axis2=2), axis=1)
+    if not np.isfinite(energy).all() or not (energy > 0).any():
         return None
+    eye = np.eye(grams.shape[1])
+    silent = energy <= 0
+    matrices, energy = np.where(silent[:, None, None], eye, grams), np.where(silent, 1.0, energy)
     damping = DAMPING
     for _ in range(_DAMPING_STEPS):
         try:
-            inverse = np.linalg.inv(gram + damping * energy * np.eye(len(gram)))
-            lower = np.linalg.cholesky((inverse + inverse.T) / 2).astype(np.float64)
+            inverse = np.linalg.inv(matrices + (damping * energy)[:, None, None] * eye)
+            lower = np.linalg.cholesky((inverse + inverse.transpose(0, 2, 1)) / 2).astype(np.float64)
         except np.linalg.LinAlgError:
             damping *= 10
         else:
-            return lower.T
+            return lower.transpose(0, 2, 1)
     return None
 
 
 def output_noise(error: AnyArray, gram: Float64) -> float:
-    """Mean squared output error of a weight error, summed over the outputs: tr(E G E^T).
+    """Mean squared output error of a weight error, summed over the outputs: tr(E G E^T) of each group.
 
-    error: float[O, d]; gram: float64[d, d].
+    error: float[O, d]; gram: float64[d, d], or float64[G, d, d] where the rows belong to G groups in turn.
     """
-    wide = error.astype(np.float64)
-    return float(np.einsum("od,od->", wide @ gram, wide))
+    grams = gram.reshape(-1, error.shape[1], error.shape[1])
+    wide = error.astype(np.float64).reshape(len(grams), -1, error.shape[1])
+    return float(np.einsum("god,god->", wide @ grams, wide))

@@ -74,3 +74,27 @@ def test_output_noise_is_the_mean_square_of_the_output_error():
     x, error = rng.standard_normal((500, 7)), rng.standard_normal((3, 7))
     gram = x.T @ x / len(x)
     assert output_noise(error, gram) == pytest.approx(np.square(x @ error.T).sum() / len(x), rel=1e-12)
+
+
+def test_groups_are_rounded_each_by_its_own_matrix():
+    layers = [layer(seed, inputs=9, outputs=4, rank=3) for seed in range(3)]
+    grid = Grid.of("int8", symmetric=True, bits=4)
+    weights, grams = np.concatenate([w for w, _ in layers]), np.stack([g for _, g in layers])
+    scale = np.abs(weights).max(axis=1) / grid.qmax
+    codes = gptq(weights, grams, scale, grid=grid)
+    for i, (weight, gram) in enumerate(layers):
+        rows = slice(4 * i, 4 * i + 4)
+        np.testing.assert_array_equal(codes[rows], gptq(weight, gram, scale[rows], grid=grid))
+    error = weights - codes * scale[:, None]
+    parts = [output_noise(error[4 * i : 4 * i + 4], gram) for i, gram in enumerate(grams)]
+    assert output_noise(error, grams) == pytest.approx(sum(parts), rel=1e-12)
+
+
+def test_a_silent_group_is_rounded_to_nearest_beside_others():
+    weight, gram = layer(4, inputs=9, outputs=2, rank=3)
+    grid = Grid.of("int8", symmetric=True, bits=4)
+    weights, grams = np.concatenate([weight, weight]), np.stack([gram, np.zeros_like(gram)])
+    scale = np.abs(weights).max(axis=1) / grid.qmax
+    codes = gptq(weights, grams, scale, grid=grid)
+    np.testing.assert_array_equal(codes[2:], nearest(weight, scale[2:], grid))
+    assert not np.array_equal(codes[:2], codes[2:])

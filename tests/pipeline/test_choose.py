@@ -79,7 +79,7 @@ def test_fast_effort_and_a_named_calibrator_leave_the_ranges_alone():
 
 
 def shifted_network():
-    """A grouped convolution, which GPTQ leaves alone, whose rounding errors all point one way on positive inputs."""
+    """A grouped convolution whose rounding errors all point one way on positive inputs."""
     rng = np.random.default_rng(1)
     text = HEADER + "(float[n, 8, 12, 12] x) => (float[n, 8, 10, 10] y) { y = Conv <group = 4> (x, w, b) }"
     model = onnx.parser.parse_model(text)
@@ -92,11 +92,19 @@ def shifted_network():
 
 def test_bias_correction_is_kept_where_it_helps():
     model, feeds = shifted_network()
-    corrected = quantool.quantize(model, data=feeds).report
-    plain = quantool.quantize(model, data=feeds, effort="fast").report
+    # unsigned weights have a zero point, and GPTQ leaves them alone
+    corrected = quantool.quantize(model, data=feeds, weights="uint8").report
+    plain = quantool.quantize(model, data=feeds, weights="uint8", effort="fast").report
     gain = corrected.verification.outputs["y"].sqnr_db - plain.verification.outputs["y"].sqnr_db
     assert [trial.name for trial in corrected.trials if trial.chosen] == ["mse ranges, bias correction"]
     assert gain > 3
+
+
+def test_gptq_rounds_grouped_convolutions_too():
+    model, feeds = shifted_network()
+    found = quantool.quantize(model, data=feeds).report.trials
+    scores = {trial.name: trial.score_db for trial in found}
+    assert scores["mse ranges, GPTQ in 1 layer"] > scores["mse ranges"] + 3
 
 
 def test_the_choice_is_repeatable_from_the_reports_recipe():
