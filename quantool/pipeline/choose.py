@@ -31,6 +31,7 @@ from quantool.report.wording import plural
 from quantool.runtime import tap
 from quantool.schema import AnyArray, Feed, GraphFacts, NodeFact, Parameters, Plan, Range
 from quantool.solve import default_calibrator, solve
+from quantool.stats import Stats
 
 #: a choice must gain this much: what sixteen samples say is not surer than that
 LEAST_GAIN_DB = 1.0
@@ -82,11 +83,11 @@ Planner = Callable[[FloatModel, Mapping[str, Statistic], str, frozenset[str]], t
 
 
 def choose(
-    source: FloatModel, stats: Mapping[str, Statistic], planner: Planner, samples: Judges, *, recipe: Recipe
+    source: FloatModel, stats: Stats, planner: Planner, samples: Judges, *, recipe: Recipe
 ) -> tuple[Candidate, tuple[Trial, ...]]:
     """The best candidate by score, and what was tried; without held-out feeds or effort, the first one and nothing."""
-    maker = _Maker(planner=planner, recipe=recipe, fitting=samples.fitting)
-    first = maker.made(source, stats, str(recipe.calibrator or default_calibrator(recipe.activations)))
+    maker = _Maker(planner=planner, recipe=recipe, fitting=samples.fitting, known=stats)
+    first = maker.made(source, stats.tensors, str(recipe.calibrator or default_calibrator(recipe.activations)))
     too_large = source.loaded.source.size_bytes > LARGEST_TRIAL_BYTES or first.plan.reference
     blind = not samples.judging or not samples.held_out
     if blind or recipe.effort is Effort.FAST or too_large or not first.plan.activations:
@@ -106,11 +107,12 @@ def choose(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Maker:
-    """Makes candidates. fitting: the feeds that algorithms are fitted to."""
+    """Makes candidates. fitting: the feeds that algorithms are fitted to; known: what they may use instead."""
 
     planner: Planner
     recipe: Recipe
     fitting: Sequence[Feed]
+    known: Stats
 
     def made(
         self,
@@ -143,8 +145,8 @@ class _Maker:
         everywhere = recipe.effort is Effort.MAX
         for alpha in SMOOTHING if everywhere else ():
             yield partial(self.smoothed, first, alpha)
-        yield lambda best: _rounded(best, self.fitting, everywhere=everywhere)
-        yield lambda best: _corrected(best, self.fitting, recipe)
+        yield partial(self.rounded, everywhere=everywhere)
+        yield self.corrected
 
     def spectral(self, first: Candidate, best: Candidate) -> Candidate | None:
         """The best so far with the nodes before a Log, Sqrt, Sin or Cos as integers: faster, if it is no worse."""
@@ -160,6 +162,29 @@ class _Maker:
         candidate = self.made(source, {**first.stats, **new}, best.calibrator, allowed=best.allowed)
         return replace(candidate, label=f"{candidate.label}, smoothed by {alpha}")
 
+    def rounded(self, best: Candidate, *, everywhere: bool) -> Candidate | None:
+        """The same with GPTQ, everywhere or where the weights' noise dominates."""
+        codes = rounded(
+            best.source, best.plan, best.parameters, self.fitting, known=self.known.grams, everywhere=everywhere
+        )
+        if not codes:
+            return None
+        return replace(
+            best,
+            label=f"{best.label}, GPTQ in {plural(len(codes), 'layer')}",
+            parameters=with_codes(best.parameters, codes),
+            codes=codes,
+        )
+
+    def corrected(self, best: Candidate) -> Candidate | None:
+        """The same with bias correction."""
+        shifts = corrections(best.source, best.plan, best.parameters, self.fitting, known=self.known.channels)
+        if not shifts:
+            return None
+        load = best.source.constant
+        parameters = solve(best.plan, best.ranges, load=load, recipe=self.recipe, corrections=shifts)
+        return replace(best, label=f"{best.label}, bias correction", parameters=with_codes(parameters, best.codes))
+
 
 def _needed_gain(candidate: Candidate, best: Candidate) -> float:
     """How many dB better a candidate must be: fewer than none where it runs more multiplications as integers."""
@@ -174,28 +199,6 @@ def spectral_nodes(plan: Plan) -> frozenset[str]:
     """The nodes that a plan keeps in float only because they feed a Log or its kin."""
     kept = (d for d in plan.decisions.values() if d.reason is not None)
     return frozenset(d.node for d in kept if d.reason is not None and d.reason.code == "before-log")
-
-
-def _rounded(best: Candidate, feeds: Sequence[Feed], *, everywhere: bool) -> Candidate | None:
-    """The same with GPTQ, everywhere or where the weights' noise dominates."""
-    codes = rounded(best.source, best.plan, best.parameters, feeds, everywhere=everywhere)
-    if not codes:
-        return None
-    return replace(
-        best,
-        label=f"{best.label}, GPTQ in {plural(len(codes), 'layer')}",
-        parameters=with_codes(best.parameters, codes),
-        codes=codes,
-    )
-
-
-def _corrected(best: Candidate, feeds: Sequence[Feed], recipe: Recipe) -> Candidate | None:
-    """The same with bias correction."""
-    shifts = corrections(best.source, best.plan, best.parameters, feeds)
-    if not shifts:
-        return None
-    parameters = solve(best.plan, best.ranges, load=best.source.constant, recipe=recipe, corrections=shifts)
-    return replace(best, label=f"{best.label}, bias correction", parameters=with_codes(parameters, best.codes))
 
 
 class _Judge:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
+from calibrators import Channels
 from quantool.algorithms.bias_correction import Float64, channel_means, mean_error
 from quantool.graph.outputs import with_outputs
 from quantool.kernels import dequantize_linear
@@ -17,16 +19,24 @@ from quantool.schema import AnyArray, Feed, NodeFact, Parameters, Plan, WeightPa
 _LAYERS = frozenset({"Conv", "MatMul", "Gemm"})
 
 
-def corrections(source: FloatModel, plan: Plan, parameters: Parameters, feeds: Sequence[Feed]) -> Mapping[str, Float64]:
-    """Node -> mean error of each of its output channels, float64[O]. One sample's inputs are in memory at a time."""
+def corrections(
+    source: FloatModel,
+    plan: Plan,
+    parameters: Parameters,
+    feeds: Sequence[Feed],
+    *,
+    known: Mapping[str, Channels] = MappingProxyType({}),
+) -> Mapping[str, Float64]:
+    """Node -> mean error of each of its output channels, float64[O]. One sample's inputs are in memory at a time.
+
+    known: statistics of channels, for a run without feeds: the weights' part of the error is then all that is known.
+    """
     layers = {
         spec.node: spec.activation
         for spec in plan.weights
         if spec.activation is not None and source.facts.by_name[spec.node].op_type in _LAYERS and not spec.block_size
     }
-    if not layers or not feeds:
-        return {}
-    means = _means(source, layers, parameters, feeds)
+    means = _means(source, layers, parameters, feeds) if layers and feeds else _known_means(known)
     found = {}
     for name, tensor in layers.items():
         node, weight = source.facts.by_name[name], parameters.weights[name, 1]
@@ -38,6 +48,11 @@ def corrections(source: FloatModel, plan: Plan, parameters: Parameters, feeds: S
         exact, coarse = _oriented(source, node, weight)
         found[name] = mean_error(exact, coarse, mean, mean_quantized, outputs=exact.shape[0])
     return found
+
+
+def _known_means(known: Mapping[str, Channels]) -> Mapping[tuple[str, int], tuple[Float64, Float64]]:
+    """The means of calibration, taken for those of the quantized input too."""
+    return {(name, state.axis): (state.means, state.means) for name, state in known.items() if state.rows}
 
 
 def _channel_axis(node: NodeFact) -> int:

@@ -14,10 +14,10 @@ from quantool.pipeline.feeds import data_info, ranges_info
 from quantool.pipeline.job import Job
 from quantool.pipeline.rows import coverage, node_rows, tensor_rows
 from quantool.pipeline.source import FloatModel
-from quantool.pipeline.statistics import collect_request, gather, usable_stats, wanted_by
+from quantool.pipeline.statistics import collect_request, gather, new_to, usable_stats, wanted_by
 from quantool.plan import Findings, examine, make_plan
-from quantool.recipe import Calibrator
-from quantool.schema import Feed, Parameters, Plan, Range, Reason
+from quantool.recipe import Calibrator, Effort
+from quantool.schema import Feed, Note, Parameters, Plan, Range, Reason
 from quantool.solve import solve, solve_ranges
 from quantool.stats import Stats
 
@@ -55,8 +55,8 @@ def decide(
     """Plan, choose by measurement where samples judge, and solve."""
     if evidence is not None:
         with paused_collector():
-            planner, stats = _Planner(job, kept), evidence.stats.tensors
-            chosen, draft.trials = choose(source, stats, planner, evidence.judges, recipe=job.recipe)
+            planner = _Planner(job, kept)
+            chosen, draft.trials = choose(source, evidence.stats, planner, evidence.judges, recipe=job.recipe)
         source, plan, parameters = chosen.source, chosen.plan, chosen.parameters
         draft.recipe = replace(job.resolved, calibrator=Calibrator(chosen.calibrator)).to_dict()
     else:
@@ -106,5 +106,18 @@ def _stats(job: Job, source: FloatModel, plan: Plan, draft: Draft) -> tuple[Stat
         return gathered
     if job.samples is not None:
         job.samples.drain(held_out=None)
+        job.samples.held_out = new_to(given, job.samples.kept)
     draft.data = ranges_info(given, job.recipe.ranges, job.samples)
+    if job.recipe.effort is not Effort.FAST and (job.samples is None or not job.samples.held_out):
+        draft.warnings.append(_not_tried())
     return given, ()
+
+
+def _not_tried() -> Note:
+    return Note(
+        code="not-tried",
+        what="the ranges are taken as they are: GPTQ, bias correction, smoothing and other ranges were not tried, "
+        "because no samples are known to be new to the calibration",
+        where="--ranges",
+        fix="Give --verify-data with samples that did not calibrate, or --effort fast.",
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from quantool import graph
 from quantool.data import DataOptions, FeedSource, InputSpec, find_beside, open_data, split_feeds
 from quantool.data.held_out import MOST_BYTES, MOST_FEEDS
 from quantool.recipe import Recipe
-from quantool.report.model import DataInfo
+from quantool.report.model import OF_RANGES, DataInfo
+from quantool.report.wording import plural
 from quantool.requests import DataSource
 from quantool.schema import Feed, Note
 from quantool.stats import Stats
@@ -37,7 +39,13 @@ class Samples:
     """
 
     def __init__(
-        self, source: FeedSource | None, verify: FeedSource | None, *, beside: Path | None, keep_all: bool
+        self,
+        source: FeedSource | None,
+        verify: FeedSource | None,
+        *,
+        beside: Path | None,
+        keep_all: bool,
+        whole: FeedSource | None = None,
     ) -> None:
         main = source or verify
         assert main is not None
@@ -52,12 +60,15 @@ class Samples:
         self._has_verify = verify is not None
         self._verify_description = "" if verify is None else verify.description
         self._keep_all = keep_all
+        self._whole = whole
         # Each source is read through one iterator, once: it may be a generator.
         self._feeds: Iterator[Feed] = iter(source or ())
         self._verify: Iterator[Feed] = iter(verify or ())
 
     def probes(self) -> Sequence[Feed]:
-        """The first feeds; they are not used up."""
+        """The first feeds; they are not used up. A shard gives those of the whole, so that all shards see the same."""
+        if self._whole is not None:
+            return [_own(feed) for feed in islice(self._whole, PROBES)]
         found = [_own(feed) for feed in islice(self._feeds if self.calibrates else self._verify, PROBES)]
         if self.calibrates:
             self._feeds = chain(found, self._feeds)
@@ -132,10 +143,11 @@ def open_samples(
     recipe: Recipe,
     progress: bool,
     keep_all: bool = False,
+    shard: tuple[int, int] | None = None,
 ) -> Samples | None:
     """The run's samples, or None without any. Data beside the model is used where none is named."""
     inputs = input_specs(loaded)
-    options = data_options(recipe)
+    options = data_options(recipe, shard)
     beside = None
     if data is None and loaded.source.path is not None:
         beside = find_beside(Path(loaded.source.path))
@@ -144,7 +156,10 @@ def open_samples(
     verify = None if verify_data is None else open_data(verify_data, inputs, options)
     if source is None and verify is None:
         return None
-    return Samples(source, verify, beside=beside, keep_all=keep_all)
+    # An iterator can be read once.
+    again = source is not None and shard is not None and not isinstance(chosen, Iterator)
+    whole = replace(source, options=data_options(recipe)) if again and source is not None else None
+    return Samples(source, verify, beside=beside, keep_all=keep_all, whole=whole)
 
 
 def data_info(samples: Samples) -> DataInfo:
@@ -153,11 +168,13 @@ def data_info(samples: Samples) -> DataInfo:
 
 
 def ranges_info(stats: Stats, path: Path | None, samples: Samples | None) -> DataInfo:
-    """The feeds behind ranges that were given. Whether those that verify were among them is unknown."""
-    source = f"{'ranges in memory' if path is None else f'ranges of {path}'} ({stats.samples} samples)"
-    if samples is not None:
-        source = f"{source}, verified on {samples.description}"
-    return DataInfo(source=source, samples=stats.samples, held_out=None)
+    """The feeds behind ranges that were given."""
+    source = f"{OF_RANGES}{'in memory' if path is None else f'of {path}'} ({plural(stats.samples, 'sample')})"
+    if samples is None:
+        return DataInfo(source=source, samples=stats.samples, held_out=None)
+    new = {True: ", which did not calibrate", False: ", which calibrated too", None: ""}[samples.held_out]
+    source = f"{source}, verified on {samples.description}{new}"
+    return DataInfo(source=source, samples=stats.samples, held_out=samples.held_out)
 
 
 def input_specs(loaded: graph.Loaded) -> list[InputSpec]:
@@ -165,10 +182,11 @@ def input_specs(loaded: graph.Loaded) -> list[InputSpec]:
     return [InputSpec(name=name, dtype=dtype, shape=shape) for name, dtype, shape in graph.input_specs(loaded)]
 
 
-def data_options(recipe: Recipe) -> DataOptions:
+def data_options(recipe: Recipe, shard: tuple[int, int] | None = None) -> DataOptions:
     """How the recipe says that data is read."""
     return DataOptions(
         samples=recipe.samples,
+        shard=shard,
         batch_size=recipe.batch_size,
         seed=recipe.seed,
         preprocess=recipe.preprocess,

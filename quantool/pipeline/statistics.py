@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Final
 
@@ -69,7 +69,7 @@ class Digests:
     def watch(self, feeds: Iterable[Feed]) -> Iterator[Feed]:
         """Pass feeds on."""
         for feed in feeds:
-            self._found.append(int(content_hash(feed)[:16], 16))
+            self._found.append(_digest(feed))
             yield feed
 
 
@@ -93,6 +93,17 @@ def usable_stats(stats: Stats | None, recipe: Recipe, source: FloatModel) -> Sta
     if found is not None:
         found.require_model(model_identity(source.loaded))
     return found
+
+
+def new_to(stats: Stats, feeds: Sequence[Feed]) -> bool | None:
+    """Whether none of the feeds is among those that calibrated; None where a file does not tell, or without any."""
+    if not stats.feeds or not feeds:
+        return None
+    return {_digest(feed) for feed in feeds}.isdisjoint(stats.feeds)
+
+
+def _digest(feed: Feed) -> int:
+    return int(content_hash(feed)[:16], 16)
 
 
 def batched_tensors(facts: GraphFacts) -> frozenset[str]:

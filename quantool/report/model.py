@@ -15,6 +15,8 @@ from quantool.errors import GateError, NothingQuantizedError, QuantoolError
 from quantool.schema import Latency, Note, OutputComparison, Reason
 
 SCHEMA: Final = "quantool/1"
+#: how the source of given ranges begins
+OF_RANGES: Final = "ranges "
 
 
 class Status(StrEnum):
@@ -53,6 +55,11 @@ class DataInfo:
     source: str
     samples: int
     held_out: bool | None
+
+    @property
+    def of_ranges(self) -> bool:
+        """Whether ranges were given instead of feeds."""
+        return self.source.startswith(OF_RANGES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,7 +54,7 @@ def data_line(report: Report) -> str | None:
     if report.data is None:
         return None
     data = report.data
-    if data.held_out is None:  # ranges that were given: their source says it all
+    if data.held_out is None or data.of_ranges:  # their source says it all
         return f"Data: {visible(data.source)}"
     checked = "verified on held-out samples" if data.held_out else "verified on the same samples"
     tail = f", {checked}" if report.verification is not None and report.command == "quantize" else ""

@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pipeline.bed as bed
@@ -89,10 +90,39 @@ def test_data_beside_given_ranges_verifies_and_does_not_calibrate(ready: Shell, 
     assert (ran.code, counter.runs) == (0, 0)
     assert found["verification"]["samples"] == 6
     assert found["data"] == {
-        "source": "ranges of s.qcal (24 samples), verified on d.npz (24 feeds)", "samples": 24, "held_out": None
+        "source": "ranges of s.qcal (24 samples), verified on d.npz (24 feeds), which calibrated too",
+        "samples": 24,
+        "held_out": False,
     }  # fmt: skip
-    assert "on 6 samples." in found["verdict"]
+    assert "on 6 samples that also calibrated." in found["verdict"]
     assert found["recipe"]["ranges"] == "s.qcal"
+
+
+def test_new_samples_beside_a_file_judge_what_its_sums_and_moments_give(ready: Shell) -> None:
+    """GPTQ and bias correction come from the file alone: no feed that fits is at hand."""
+    command = "quantize m.onnx --ranges s.qcal --verify-data new.npz --effort max --json"
+    np.savez("new.npz", image=bed.normal(20, 3, 8, 8, seed=77))
+    assert ready("calibrate m.onnx --data d.npz -o s.qcal --collect gram").code == 0
+    found = ready(command).document
+    assert (found["data"]["held_out"], found["verification"]["samples"]) == (True, 20)
+    names = [trial["name"] for trial in found["trials"]]
+    assert names[:2] == ["mse ranges", "minmax ranges"]
+    assert any("GPTQ in 3 layers" in name for name in names)
+    assert any("bias correction" in name for name in names)
+    assert all(warning["code"] != "not-tried" for warning in found["warnings"])
+    assert ready("calibrate m.onnx --data d.npz -o s.qcal --force").code == 0
+    names = [trial["name"] for trial in ready(f"{command} --force").document["trials"]]
+    assert any("bias correction" in name for name in names)
+    assert not any("GPTQ" in name for name in names)
+
+
+def test_what_cannot_be_tried_without_new_samples_is_said(ready: Shell) -> None:
+    assert ready("calibrate m.onnx --data d.npz -o s.qcal --collect gram").code == 0
+    found = ready("quantize m.onnx --ranges s.qcal --data d.npz --effort max --json").document
+    assert found["trials"] == []
+    (warning,) = [each for each in found["warnings"] if each["code"] == "not-tried"]
+    assert "no samples are known to be new to the calibration" in warning["what"]
+    assert "--verify-data" in warning["fix"]
 
 
 def test_statistics_in_memory_serve_too_and_merge(ready: Shell) -> None:
