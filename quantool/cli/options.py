@@ -44,8 +44,9 @@ OPTIONS: Final[dict[str, Option]] = {
     ),
     "data": Option(
         panel=FILES, metavar="D", many=True,
-        help="Read samples from this: .npz, .npy, a folder of .npz or of ONNX test_data_set_*, .jsonl, "
-             "package.module:callable, or 'random'. Repeatable. Default: what stands beside the model.",
+        help="Read samples from this: .npz, .npy, a folder of either, of ONNX test_data_set_* or of images, .jsonl, "
+             "package.module:callable, or 'random'. Repeatable: more samples, or the other inputs, matched by name. "
+             "Default: what stands beside the model.",
     ),
     "verify_data": Option(
         panel=FILES, metavar="D", many=True,

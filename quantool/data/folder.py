@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from quantool.data.archive import layouts, row_readers
-from quantool.data.spec import DataOptions, InputSpec, RawFeed, RawFeeds, single_input
+from quantool.data.spec import DataOptions, InputSpec, RawFeed, RawFeeds, one_input
 from quantool.errors import DataError
 from quantool.schema import AnyArray
 
@@ -38,14 +38,30 @@ def visible(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
 
 
 def read_array_files(folder: Path, inputs: tuple[InputSpec, ...], options: DataOptions) -> RawFeeds:
-    """Each .npz file is one feed, exactly as the model takes it; so is each .npy file of a one-input model."""
+    """Each .npz file is one feed, exactly as the model takes it.
+
+    So is each .npy file, where the model has one input or the folder is named after one.
+    """
     del options  # a file is a feed whatever its size
     files = visible(folder, ARRAY_SUFFIXES)
 
     def read() -> Iterator[RawFeed]:
         yield from ((path.name, partial(_whole, path, inputs)) for path in files)
 
-    return RawFeeds(description=f"{folder} ({len(files)} {'file' if len(files) == 1 else 'files'})", read=read)
+    def names() -> frozenset[str]:
+        first = files[0]
+        return frozenset([_input_of(first, inputs).name] if first.suffix.lower() == ".npy" else layouts(first))
+
+    return RawFeeds(
+        description=f"{folder} ({len(files)} {'file' if len(files) == 1 else 'files'})",
+        read=read,
+        names=names,
+        length=len(files),
+    )
+
+
+def _input_of(path: Path, inputs: tuple[InputSpec, ...]) -> InputSpec:
+    return one_input(inputs, named=path.parent.name, where=str(path), kind="a .npy file")
 
 
 def _whole(path: Path, inputs: tuple[InputSpec, ...]) -> dict[str, AnyArray]:
@@ -53,7 +69,7 @@ def _whole(path: Path, inputs: tuple[InputSpec, ...]) -> dict[str, AnyArray]:
         arrays = {name: reader.all() for name, reader in readers.items()}
     if path.suffix.lower() != ".npy":
         return arrays
-    return {single_input(inputs, where=str(path), kind="a .npy file").name: arrays[""]}
+    return {_input_of(path, inputs).name: arrays[""]}
 
 
 def data_sets_in(folder: Path) -> list[Path]:
@@ -74,12 +90,20 @@ def read_test_data_sets(folder: Path, inputs: tuple[InputSpec, ...], options: Da
         yield from ((path.name, partial(_test_data_set, path, inputs, options)) for path in sets)
 
     return RawFeeds(
-        description=f"{folder} ({len(sets)} ONNX test data {'set' if len(sets) == 1 else 'sets'})", read=read
+        description=f"{folder} ({len(sets)} ONNX test data {'set' if len(sets) == 1 else 'sets'})",
+        read=read,
+        names=lambda: frozenset(_inputs_of(sets[0], inputs).values()),
+        length=len(sets),
     )
 
 
 def _test_data_set(folder: Path, inputs: tuple[InputSpec, ...], options: DataOptions) -> dict[str, AnyArray]:
-    feed = {}
+    return {name: _decoded(path, options) for path, name in _inputs_of(folder, inputs).items()}
+
+
+def _inputs_of(folder: Path, inputs: tuple[InputSpec, ...]) -> dict[Path, str]:
+    """The files of a set, and the input that each belongs to."""
+    names = {}
     for path in in_order(list(folder.glob("input_*.pb"))):
         number = path.stem.removeprefix("input_")
         if not number.isdecimal() or int(number) >= len(inputs):
@@ -89,8 +113,8 @@ def _test_data_set(folder: Path, inputs: tuple[InputSpec, ...], options: DataOpt
                 where=str(path),
                 fix="Use the data sets of this very model.",
             )
-        feed[inputs[int(number)].name] = _decoded(path, options)
-    return feed
+        names[path] = inputs[int(number)].name
+    return names
 
 
 def _decoded(path: Path, options: DataOptions) -> AnyArray:

@@ -12,7 +12,7 @@ import numpy as np
 
 from quantool.data.folder import visible
 from quantool.data.preprocess import LETTERBOX, PRESETS, Preprocess, Size, parse_preprocess
-from quantool.data.spec import DataOptions, InputSpec, RawFeed, RawFeeds, single_input
+from quantool.data.spec import DataOptions, InputSpec, RawFeed, RawFeeds, one_input
 from quantool.errors import DataError, OptionError
 from quantool.schema import AnyArray
 
@@ -46,7 +46,7 @@ def read_images(folder: Path, inputs: tuple[InputSpec, ...], options: DataOption
             file is no readable image.
         OptionError: an unknown or contradictory --preprocess, or none for a float input.
     """
-    spec = single_input(inputs, where=str(folder), kind="a folder of images")
+    spec = one_input(inputs, named=folder.name, where=str(folder), kind="a folder of images")
     how = _how(spec, options)
     frame = _frame(spec, how, f"--preprocess {options.preprocess}")
     _require_pillow(folder)
@@ -61,7 +61,12 @@ def read_images(folder: Path, inputs: tuple[InputSpec, ...], options: DataOption
     said = f", preprocess {options.preprocess}" if options.preprocess else ""
     kept = ", pixels 0 to 255" if said and frame.pixels else ""
     rest = f"; the last {len(files) % rows} fill no feed and are left out" if len(files) % rows else ""
-    return RawFeeds(description=f"{folder} ({len(files)} images{said}{kept}{rest})", read=read)
+    return RawFeeds(
+        description=f"{folder} ({len(files)} images{said}{kept}{rest})",
+        read=read,
+        names=lambda: frozenset([spec.name]),
+        length=len(files) // rows,
+    )
 
 
 def _how(spec: InputSpec, options: DataOptions) -> Preprocess:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from quantool.data.spec import DataOptions, InputSpec, RawFeed, RawFeeds
+from quantool.data.spec import DataOptions, InputSpec, RawFeeds
 from quantool.errors import DataError
 
 
@@ -18,7 +18,7 @@ def read_json_lines(path: Path, inputs: tuple[InputSpec, ...], options: DataOpti
     del options  # a line is a feed whatever its size
     floats = {spec.name for spec in inputs if "float" in spec.dtype}
 
-    def read() -> Iterator[RawFeed]:
+    def read() -> Iterator[tuple[str, Callable[[], Mapping[str, object]]]]:
         try:
             with path.open("rb") as file:
                 for number, line in enumerate(file, 1):
@@ -32,7 +32,10 @@ def read_json_lines(path: Path, inputs: tuple[InputSpec, ...], options: DataOpti
                 fix="Check its rights.",
             ) from error
 
-    return RawFeeds(description=f"{path} (JSON Lines)", read=read)
+    def names() -> frozenset[str]:
+        return frozenset(next((load() for _, load in read()), ()))
+
+    return RawFeeds(description=f"{path} (JSON Lines)", read=read, names=names)
 
 
 def _parsed(line: bytes, floats: set[str], *, where: str) -> Mapping[str, object]:

@@ -42,8 +42,13 @@ def checked_feed(
     return feed
 
 
+def is_label(name: str) -> bool:
+    """Whether an array holds labels by its name, which no input needs."""
+    return name.startswith(_LABEL)
+
+
 def _check_names(raw: Mapping[str, object], known: Mapping[str, InputSpec], sample: str) -> None:
-    unknown = [str(name) for name in raw if name not in known and not str(name).startswith(_LABEL)]
+    unknown = [str(name) for name in raw if name not in known and not is_label(str(name))]
     missing = [spec.name for spec in known.values() if spec.required and spec.name not in raw]
     if not missing and not unknown:
         return

@@ -27,7 +27,13 @@ def read_random(inputs: tuple[InputSpec, ...], options: DataOptions) -> RawFeeds
             # Drawn whether wanted or not, so that a shard's feeds are those of the whole.
             yield in_memory({spec.name: _drawn(spec, generator, options) for spec in inputs})
 
-    return RawFeeds(description=f"random data (seed {options.seed})", read=read, random=True)
+    return RawFeeds(
+        description=f"random data (seed {options.seed})",
+        read=read,
+        random=True,
+        length=count,
+        names=lambda: frozenset(spec.name for spec in inputs),
+    )
 
 
 def _drawn(spec: InputSpec, generator: np.random.Generator, options: DataOptions) -> AnyArray:

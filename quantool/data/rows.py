@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from quantool.data.archive import Layout, RowReader, layouts, row_readers
-from quantool.data.spec import DataOptions, InputSpec, RawFeed, RawFeeds, single_input
+from quantool.data.spec import DataOptions, InputSpec, RawFeed, RawFeeds, one_input
 from quantool.errors import DataError, OptionError
 from quantool.schema import AnyArray
 
@@ -36,7 +36,7 @@ def read_rows(path: Path, inputs: tuple[InputSpec, ...], options: DataOptions) -
     found = layouts(path)
     specs = {spec.name: spec for spec in inputs}
     if list(found) == [""]:
-        specs = {"": single_input(inputs, where=str(path), kind="a .npy file")}
+        specs = {"": one_input(inputs, named=path.stem, where=str(path), kind="a .npy file")}
     cuts = {key: _cut(layout, specs[key], options=options, path=path) for key, layout in found.items() if key in specs}
     feeds = _common_length({specs[key].name: cut for key, cut in cuts.items()}, path)
     names = {key: specs[key].name for key in cuts}
@@ -44,6 +44,8 @@ def read_rows(path: Path, inputs: tuple[InputSpec, ...], options: DataOptions) -
     return RawFeeds(
         description=_words(path, cuts, feeds),
         read=lambda: _feeds(path, cuts, names, others),
+        names=lambda: frozenset((*names.values(), *others)),
+        length=feeds,
     )
 
 

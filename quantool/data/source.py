@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
 from quantool.data.folder import ARRAY_SUFFIXES, data_sets_in, read_array_files, read_test_data_sets, visible
@@ -15,6 +15,7 @@ from quantool.data.json_lines import read_json_lines
 from quantool.data.lint import checked_feed
 from quantool.data.made_up import read_random
 from quantool.data.rows import read_rows
+from quantool.data.several import combined
 from quantool.data.spec import DataOptions, InputSpec, RawFeed, RawFeeds, in_memory
 from quantool.errors import DataError
 from quantool.schema import AnyArray, Feed
@@ -89,8 +90,8 @@ def open_data(
     """Open data for a model; nothing but headers is read yet.
 
     Args:
-        source: a file or folder (see FILE_READERS and FOLDER_READERS), several one after the other,
-            ``random``, ``package.module:callable``, or an iterable of feeds.
+        source: a file or folder (see FILE_READERS and FOLDER_READERS), several (one after the other, or side by side
+            where each holds other inputs), ``random``, ``package.module:callable``, or an iterable of feeds.
         inputs: what the model takes, in its order.
         options: how to read.
 
@@ -109,7 +110,7 @@ def _raw_feeds(
     if isinstance(source, str | Path):
         return _named(source, inputs, options)
     if isinstance(source, list | tuple) and source and all(isinstance(part, str | Path) for part in source):
-        return _one_after_the_other([_named(part, inputs, options) for part in source])
+        return combined([_named(part, inputs, options) for part in source], inputs)
     return _in_memory(source)
 
 
@@ -129,14 +130,6 @@ def _named(source: str | Path, inputs: tuple[InputSpec, ...], options: DataOptio
     if path.suffix.lower() not in FILE_READERS:
         raise _unknown_kind(path, f"files of type '{path.suffix}' are not read as data")
     return FILE_READERS[path.suffix.lower()](path, inputs, options)
-
-
-def _one_after_the_other(parts: list[RawFeeds]) -> RawFeeds:
-    return RawFeeds(
-        description=" + ".join(part.description for part in parts),
-        read=lambda: chain.from_iterable(part.read() for part in parts),
-        random=any(part.random for part in parts),
-    )
 
 
 def _in_memory(source: Iterable[object]) -> RawFeeds:

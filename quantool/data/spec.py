@@ -90,16 +90,20 @@ class RawFeeds:
     Attributes:
         description: the source in words, for the report.
         read: starts from the first feed at each call.
+        names: the names of the arrays that each feed holds; None where only reading tells.
+        length: how many feeds there are; None where only reading tells.
         random: the feeds are made up.
     """
 
     description: str
     read: Callable[[], Iterator[RawFeed]]
+    names: Callable[[], frozenset[str]] | None = None
+    length: int | None = None
     random: bool = False
 
 
-def single_input(inputs: tuple[InputSpec, ...], *, where: str, kind: str) -> InputSpec:
-    """The only required input, for sources that name none.
+def one_input(inputs: tuple[InputSpec, ...], *, named: str, where: str, kind: str) -> InputSpec:
+    """The only required input, else the one that a source of one array is named after.
 
     Raises:
         DataError: there are several, or none.
@@ -107,10 +111,13 @@ def single_input(inputs: tuple[InputSpec, ...], *, where: str, kind: str) -> Inp
     needed = [spec for spec in inputs if spec.required] or list(inputs)
     if len(needed) == 1:
         return needed[0]
+    for spec in inputs:
+        if spec.name == named:
+            return spec
     names = ", ".join(f"'{spec.name}'" for spec in needed) or "none"
     raise DataError(
         "input-unnamed",
         f"{kind} holds data for one input, and the model takes {len(needed)}: {names}",
         where=where,
-        fix="Give an .npz file with an array for each input, under the input's name.",
+        fix="Name it after its input and give one for each, or give an .npz file with an array for each input.",
     )
