@@ -1,7 +1,8 @@
-"""inspect: what a model is, and what quantize would find beside it."""
+"""inspect: what a model is and what quantize would find beside it, or what a file of statistics holds."""
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from pathlib import Path
 
@@ -12,8 +13,11 @@ from quantool import graph, targets
 from quantool.data import find_beside
 from quantool.ops import Role, op_of
 from quantool.pipeline.source import model_info
+from quantool.report.model import OutputInfo
+from quantool.report.statistics import StatsInspection, inspect_statistics
 from quantool.requests import Inspection, InspectRequest, TensorInfo
 from quantool.schema import GraphFacts
+from quantool.stats import Stats
 
 
 def inspect(request: InspectRequest) -> Inspection:
@@ -37,6 +41,15 @@ def inspect(request: InspectRequest) -> Inspection:
         quantizable_share=len(able) / len(facts.nodes) if facts.nodes else 0.0,
         data_beside=None if beside is None else str(beside),
     )
+
+
+def inspect_stats(path: Path) -> StatsInspection:
+    """Describe a ``.qcal`` file. Raises DataError where it cannot be read, QuantoolError for another version."""
+    stats = Stats.load(path)
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    info = OutputInfo(path=str(path), sha256=digest, size_bytes=path.stat().st_size)
+    return inspect_statistics(stats, info)
 
 
 def _output(facts: GraphFacts, name: str) -> TensorInfo:

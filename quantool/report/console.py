@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from quantool.report.model import Failure, NodeRow, Report, Status
+from quantool.report.statistics import StatsInspection, statistics_facts, statistics_lines
 from quantool.report.summary import (
     GATE_HEADER,
     OUTPUT_HEADER,
@@ -94,6 +95,13 @@ class Screen:
                 Fact("data beside it", visible(found.data_beside) if found.data_beside else "none"),
             )
         )
+
+    def statistics(self, found: StatsInspection) -> None:
+        """What a file of statistics holds."""
+        self._facts(statistics_facts(found))
+        self._console.print()
+        for line in statistics_lines(found):
+            self._console.print(Text(line), soft_wrap=True)
 
     def tensor(self, found: TensorResult) -> None:
         """What a formula made of an array."""

@@ -116,6 +116,24 @@ def test_new_samples_beside_a_file_judge_what_its_sums_and_moments_give(ready: S
     assert not any("GPTQ" in name for name in names)
 
 
+def test_inspect_shows_what_a_file_holds(ready: Shell) -> None:
+    assert ready("calibrate m.onnx --data d.npz -o s.qcal --collect gram").code == 0
+    found = ready("inspect s.qcal --json").document
+    assert (found["command"], found["samples"], found["full"]) == ("inspect", 24, False)
+    assert found["sources"] == ["d.npz (24 feeds)"]
+    rows = {row["name"]: row for row in found["tensors"]}
+    image = rows["image"]
+    assert (image["kind"], image["count"], image["channels"], image["nonfinite"]) == ("histogram", 24 * 192, 3, 0)
+    assert image["observed_min"] < image["mean"] < image["observed_max"]
+    assert len(image["grams"]) == 1
+    shown = ready("inspect s.qcal").out
+    assert "24" in shown
+    assert "d.npz (24 feeds)" in shown
+    assert all(name in shown for name in rows)
+    ran = ready("inspect gone.qcal --json")
+    assert (ran.code, ran.document["errors"][0]["code"]) == (2, "stats-unreadable")
+
+
 def test_what_cannot_be_tried_without_new_samples_is_said(ready: Shell) -> None:
     assert ready("calibrate m.onnx --data d.npz -o s.qcal --collect gram").code == 0
     found = ready("quantize m.onnx --ranges s.qcal --data d.npz --effort max --json").document
