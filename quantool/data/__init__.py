@@ -1,6 +1,7 @@
 """Calibration and verification data: readers, checks, and the choice of what verifies."""
 
 from quantool.data.beside import find_beside
+from quantool.data.findings import Findings
 from quantool.data.held_out import Split, split_feeds
 from quantool.data.preprocess import PRESETS
 from quantool.data.reads import files_read
@@ -11,6 +12,7 @@ __all__ = [
     "PRESETS",
     "DataOptions",
     "FeedSource",
+    "Findings",
     "InputSpec",
     "Split",
     "files_read",

@@ -21,6 +21,16 @@ MOST_BYTES = 256 * 1024 * 1024
 _SHARE = 4
 
 
+class Hashed(dict[str, AnyArray]):
+    """A feed that knows the hash of its content, so that it is computed once a run."""
+
+    __slots__ = ("digest",)
+
+    def __init__(self, feed: Feed, digest: str) -> None:
+        super().__init__(feed)
+        self.digest = digest
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class _Kept:
     digest: str
@@ -63,10 +73,10 @@ class Split:
             self.samples = number + 1
             digest = content_hash(feed)
             if limit is not None and digest >= limit:
-                yield self._passed(number, feed)
+                yield self._passed(number, Hashed(feed, digest))
                 continue
             # A source may reuse its arrays for the next feed.
-            own = deepcopy(dict(feed))
+            own = Hashed(deepcopy(dict(feed)), digest)
             size_bytes = sum(array.nbytes for value in own.values() for array in _arrays(value))
             insort(kept, _Kept(digest, number, own, size_bytes))
             while self._too_many(kept):
@@ -101,6 +111,8 @@ def split_feeds(feeds: Iterable[Feed], *, most_feeds: int = MOST_FEEDS, most_byt
 
 def content_hash(feed: Feed) -> str:
     """A hash of names, types, shapes and elements; the order of the names does not count."""
+    if isinstance(feed, Hashed):
+        return feed.digest
     digest = hashlib.sha256()
     for name in sorted(feed):
         for array in _arrays(feed[name]):
@@ -110,6 +122,11 @@ def content_hash(feed: Feed) -> str:
             else:
                 digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
+
+
+def short_hash(feed: Feed) -> int:
+    """The first 8 bytes of a feed's hash, which tell the feeds of a run apart."""
+    return int(content_hash(feed)[:16], 16)
 
 
 def _arrays(value: object) -> list[AnyArray]:

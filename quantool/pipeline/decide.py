@@ -102,11 +102,13 @@ def _stats(job: Job, source: FloatModel, plan: Plan, draft: Draft) -> tuple[Stat
         wanted = wanted_by(plan) | wanted_by(_plan(job, source, Findings(allow=spectral_nodes(plan))))
         request = collect_request(source, wanted, job.recipe)
         gathered = gather(source, request, job.samples, recipe=job.recipe, progress=job.request.progress)
+        draft.warnings.extend(job.samples.notes(gathered[0], job.recipe, source.facts))
         draft.data = data_info(job.samples)
         return gathered
     if job.samples is not None:
         job.samples.drain(held_out=None)
         job.samples.held_out = new_to(given, job.samples.kept)
+        draft.warnings.extend(job.samples.notes(given, job.recipe, source.facts))
     draft.data = ranges_info(given, job.recipe.ranges, job.samples)
     if job.recipe.effort is not Effort.FAST and (job.samples is None or not job.samples.held_out):
         draft.warnings.append(_not_tried())

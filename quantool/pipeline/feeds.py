@@ -9,19 +9,23 @@ from itertools import chain, islice
 from pathlib import Path
 
 from quantool import graph
-from quantool.data import DataOptions, FeedSource, InputSpec, find_beside, open_data, split_feeds
-from quantool.data.held_out import MOST_BYTES, MOST_FEEDS
-from quantool.recipe import Recipe
+from quantool.data import DataOptions, FeedSource, Findings, InputSpec, find_beside, open_data, split_feeds
+from quantool.data.held_out import MOST_BYTES, MOST_FEEDS, short_hash
+from quantool.recipe import Calibrator, Recipe
 from quantool.report.model import OF_RANGES, DataInfo
 from quantool.report.wording import plural
 from quantool.requests import DataSource
-from quantool.schema import Feed, Note
+from quantool.schema import Feed, GraphFacts, Note
 from quantool.stats import Stats
 
 #: feeds that a rewrite of the float graph is checked on
 PROBES = 2
 #: feeds kept by a comparison, to time both models on
 TIMED = 16
+
+#: operators that scale or shift values, and those that only move them
+_SCALES = ("Add", "BatchNormalization", "Div", "Mul", "Sub")
+_MOVES = ("Cast", "Identity", "Pad", "Resize", "Slice", "Transpose")
 
 
 class Samples:
@@ -62,7 +66,8 @@ class Samples:
         self._keep_all = keep_all
         self._whole = whole
         # Each source is read through one iterator, once: it may be a generator.
-        self._feeds: Iterator[Feed] = iter(source or ())
+        self._findings = Findings(main)
+        self._feeds: Iterator[Feed] = self._findings.watch(source or ())
         self._verify: Iterator[Feed] = iter(verify or ())
 
     def probes(self) -> Sequence[Feed]:
@@ -105,7 +110,24 @@ class Samples:
 
     def verification(self) -> Iterator[Feed]:
         """The feeds that verify, once: all of the verification data, else those kept."""
-        return chain(self.kept, self._verify)
+        return self._findings.verifying(chain(self.kept, self._verify))
+
+    def notes(self, stats: Stats, recipe: Recipe, facts: GraphFacts) -> tuple[Note, ...]:
+        """Warnings about the feeds behind statistics. Where all that verify are among them, none is held out."""
+        found = self._findings.notes(
+            stats.feeds,
+            samples=stats.samples,
+            calibrator=recipe.calibrator or Calibrator.MSE,
+            scaled=_scaled_inside(facts),
+            where=" + ".join(stats.sources) or self.description,
+        )
+        if self.kept and self._has_verify and {short_hash(feed) for feed in self.kept} <= self._findings.calibrated:
+            self.held_out = False
+        return found
+
+    def overlap(self) -> tuple[Note, ...]:
+        """A warning where feeds that verify calibrated too, though they are said to be held out; known at the end."""
+        return self._findings.overlap() if self._has_verify or self.held_out else ()
 
     def everything(self) -> Iterator[Feed]:
         """Every feed in order, once; the first ones are kept."""
@@ -123,6 +145,18 @@ def _first(feeds: Iterator[Feed]) -> tuple[Feed, ...]:
         kept.append(_own(feed))
         size_bytes += sum(map(_size, feed.values()))
     return tuple(kept)
+
+
+def _scaled_inside(facts: GraphFacts) -> frozenset[str]:
+    """The inputs whose values the model scales or shifts first."""
+    return frozenset(name for name in facts.inputs if _is_scaled(facts, name))
+
+
+def _is_scaled(facts: GraphFacts, tensor: str) -> bool:
+    readers = [facts.by_name[use.node] for use in facts.readers(tensor)]
+    return bool(readers) and all(
+        node.op_type in _SCALES or (node.op_type in _MOVES and _is_scaled(facts, node.outputs[0])) for node in readers
+    )
 
 
 def _own(feed: Feed) -> Feed:

@@ -93,9 +93,9 @@ def evaluate(source: FloatModel, loaded: Loaded, samples: Samples) -> Evaluation
     reference = float_session(source)
     outputs, count = compare_outputs(reference, loaded.session, samples.verification())
     if not (loaded.timed and samples.kept and isinstance(loaded.session, Session)):
-        return Evaluation(outputs=outputs, samples=count)
+        return Evaluation(outputs=outputs, samples=count, notes=samples.overlap())
     latency = interleaved(reference, loaded.session, feeds=samples.kept)
-    notes = _normalized_gain(source, samples.kept, latency)
+    notes = (*samples.overlap(), *_normalized_gain(source, samples.kept, latency))
     return Evaluation(outputs=outputs, samples=count, latency=latency, notes=notes)
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
 import pytest
 
 import quantool
-from pipeline.bed import Shell, feeds, images
+from pipeline.bed import Ran, Shell, feeds, images
 from quantool.errors import DataError
 from quantool.schema import AnyArray
 
@@ -188,6 +190,79 @@ def test_no_verify_compares_nothing_and_says_so(ready: Shell) -> None:
     verified = Path("m.int8.onnx").read_bytes()
     assert ready("quantize m.onnx --data d.npz --force").code == 0
     assert Path("m.int8.onnx").read_bytes() == verified
+
+
+# --- warnings about samples -----------------------------------------------------------------------------
+
+
+def told(ran: Ran) -> dict[str, str]:
+    """The warnings about samples: what is said under each code."""
+    codes = ("unscaled-values", "constant-samples", "duplicate-samples", "few-samples", "overlapping-data")
+    return {note["code"]: note["what"] for note in ran.document["warnings"] if note["code"] in codes}
+
+
+def test_samples_in_order_make_no_warning(ready: Shell) -> None:
+    assert told(ready("quantize m.onnx --data d.npz --json")) == {}
+
+
+def test_what_stands_out_in_the_samples_is_told_with_numbers(ready: Shell) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 3, 8, 8)).astype(np.float32)
+    pixels[3] = 7
+    pixels[8] = pixels[2]
+    np.savez("p.npz", image=pixels)
+    found = told(ready("quantize m.onnx --data p.npz --json"))
+    assert found["unscaled-values"].startswith("the values of input 'image' lie in 0 to 255")
+    del found["unscaled-values"]
+    assert found == {
+        "constant-samples": "1 of 12 samples hold one value throughout",
+        "duplicate-samples": "1 of 12 samples that calibrate repeat another one",
+        "few-samples": "12 samples calibrate, and mse ranges want 16 or more",
+    }
+    found = told(ready("quantize m.onnx --data p.npz --json --force --calibrator minmax"))
+    assert "few-samples" not in found
+
+
+def test_a_model_that_scales_its_input_takes_pixels(ready: Shell) -> None:
+    proto = onnx.load("m.onnx")
+    proto.graph.node[0].input[0] = "scaled"
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(255), "top"))
+    proto.graph.node.insert(0, onnx.helper.make_node("Div", ["image", "top"], ["scaled"]))
+    onnx.save(proto, "s.onnx")
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 3, 8, 8)).astype(np.float32)
+    np.savez("p.npz", image=pixels)
+    assert told(ready("quantize s.onnx --data p.npz --json")) == {}
+    assert set(told(ready("quantize m.onnx --data p.npz --json"))) == {"unscaled-values"}
+
+
+@pytest.mark.parametrize(("shared", "held_out"), [(0, True), (3, True), (24, False)])
+def test_samples_that_verify_and_calibrated_too_are_counted(ready: Shell, shared: int, held_out: bool) -> None:
+    np.savez("v.npz", image=np.concatenate([images(24)[:shared], images(24, seed=9)[shared:]]))
+    ran = ready("quantize m.onnx --data d.npz --verify-data v.npz --json")
+    what = (
+        f"{shared} of 24 samples that verify calibrated too: the figures are better than they would be on new samples"
+    )
+    assert told(ran) == ({"overlapping-data": what} if shared else {})
+    assert ran.document["data"]["held_out"] == held_out
+
+
+def test_a_held_out_sample_that_calibrated_under_another_number_is_told(ready: Shell) -> None:
+    # Of sixty equal samples some are held out, and the others calibrate.
+    np.savez("e.npz", image=np.repeat(images(1), 60, axis=0))
+    found = told(ready("quantize m.onnx --data e.npz --json"))
+    assert found["duplicate-samples"] == "44 of 45 samples that calibrate repeat another one"
+    assert found["overlapping-data"].startswith("1 of 1 samples that verify calibrated too")
+
+
+def test_each_feed_is_hashed_once(ready: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed = []
+
+    def sha256() -> object:
+        hashed.append(1)
+        return hashlib.sha256()
+
+    monkeypatch.setattr("quantool.data.held_out.hashlib", SimpleNamespace(sha256=sha256))
+    quantool.quantize("m.onnx", data=feeds(40))
+    assert len(hashed) == 40
 
 
 # --- how data is read -----------------------------------------------------------------------------------
