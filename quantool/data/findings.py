@@ -55,8 +55,8 @@ class Findings:
         self.calibrated: frozenset[int] = frozenset()
         self.verified: set[int] = set()
         self._source = source
-        # Who names a --preprocess has chosen the scale.
-        chosen = source.options.preprocess is not None
+        # Who prepares images by --preprocess has chosen the scale.
+        chosen = source.raw.prepared
         self._values = {s.name: _Values() for s in source.inputs if "float" in s.dtype and not chosen}
         self._feeds = self._rows = self._constant = 0
         self._first_constant = 0
@@ -88,6 +88,8 @@ class Findings:
         rows = samples * self._rows // max(self._feeds, 1)
         enough = 0 if self._source.options.shard is not None else ENOUGH.get(calibrator, 0)
         found = [_unscaled(name, where) for name in sorted(self._unscaled() - scaled)]
+        if self._source.options.preprocess is not None and not self._source.raw.prepared:
+            found.append(_unprepared(self._source))
         found += [self._constants(where)] if self._constant else []
         if repeats := len(calibrated) - len(self.calibrated):
             found.append(_duplicates(repeats, len(calibrated), where))
@@ -159,6 +161,16 @@ def _unscaled(name: str, where: str) -> Note:
         "and others saturate their first layers",
         where=f"input '{name}', {where}",
         fix="Prepare the samples as in training, such as x / 255. If the model was trained on pixels, all is well.",
+    )
+
+
+def _unprepared(source: FeedSource) -> Note:
+    return Note(
+        code="option-ignored",
+        what=f"--preprocess {source.options.preprocess} prepares folders of images, and the data is none: "
+        "it was taken as it is",
+        where=source.description,
+        fix="Prepare the samples yourself, or give a folder of images; else leave the option out.",
     )
 
 

@@ -66,6 +66,7 @@ def read_images(folder: Path, inputs: tuple[InputSpec, ...], options: DataOption
         read=read,
         names=lambda: frozenset([spec.name]),
         length=len(files) // rows,
+        prepared=bool(options.preprocess),
     )
 
 

@@ -29,6 +29,7 @@ def combined(parts: list[RawFeeds], inputs: tuple[InputSpec, ...]) -> RawFeeds:
             description=" + ".join(part.description for part in parts),
             read=lambda: chain.from_iterable(part.read() for part in parts),
             random=any(part.random for part in parts),
+            prepared=any(part.prepared for part in parts),
         )
     if missing := needed.difference(*covered):
         raise _missing(min(missing), sorted(frozenset().union(*held) - every))
@@ -56,6 +57,7 @@ def _side_by_side(parts: list[RawFeeds]) -> RawFeeds:
         description=" with ".join(part.description for part in parts),
         read=read,
         random=any(part.random for part in parts),
+        prepared=any(part.prepared for part in parts),
     )
 
 

@@ -93,6 +93,7 @@ class RawFeeds:
         names: the names of the arrays that each feed holds; None where only reading tells.
         length: how many feeds there are; None where only reading tells.
         random: the feeds are made up.
+        prepared: --preprocess made the values, at least of one source.
     """
 
     description: str
@@ -100,6 +101,7 @@ class RawFeeds:
     names: Callable[[], frozenset[str]] | None = None
     length: int | None = None
     random: bool = False
+    prepared: bool = False
 
 
 def one_input(inputs: tuple[InputSpec, ...], *, named: str, where: str, kind: str) -> InputSpec:

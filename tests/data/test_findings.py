@@ -81,10 +81,18 @@ def test_one_sample_that_is_no_image_acquits_the_input():
     assert codes(single(arrays)) == []
 
 
-def test_whoever_chose_the_scale_is_not_told():
+def test_whoever_chose_the_scale_is_not_told(tmp_path):
     pixels = single(noise(20, 3, 16, 16, top=255))
-    assert codes(pixels, preprocess="caffe") == []
     assert codes(pixels, scaled=["x"]) == []
+    Image = pytest.importorskip("PIL.Image", reason="the extra images")
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)).save(tmp_path / "a.png")
+    assert codes(tmp_path, preprocess="scale=1") == []
+
+
+def test_a_preprocess_that_prepares_nothing_is_told():
+    found = notes(single(noise(20, 3, 16, 16, top=255)), preprocess="caffe")
+    assert [note.code for note in found] == ["unscaled-values", "option-ignored"]
+    assert found[1].what == "--preprocess caffe prepares folders of images, and the data is none: it was taken as it is"
 
 
 # --- constant, duplicate, few --------------------------------------------------------------------------
