@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -108,6 +109,27 @@ def require_dtype(array: Array, allowed: Any, *, argument: str) -> None:
     """Raise TypeError unless the array has one of the allowed dtypes."""
     if array.dtype not in allowed:
         raise TypeError(f"{argument} has dtype {array.dtype}; allowed: {listed(allowed)}.")
+
+
+def output_array(out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], *, inputs: Iterable[Array]) -> Array:
+    """A new array, or ``out`` where the caller gave one that the result can be written into.
+
+    Raises:
+        TypeError: out is not an array, or not of ``dtype``.
+        ValueError: out is not of ``shape``, not C-contiguous, not writeable, or overlaps an input.
+    """
+    if out is None:
+        return np.empty(shape, dtype)
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out is a {type(out).__name__}; it must be a NumPy array.")
+    require_dtype(out, (dtype,), argument="out")
+    if out.shape != shape:
+        raise ValueError(f"out has shape {list(out.shape)}; it must be {list(shape)}.")
+    if not (out.flags.c_contiguous and out.flags.writeable):
+        raise ValueError("out is not C-contiguous or not writeable; it must be both.")
+    if any(np.may_share_memory(out, array) for array in inputs):
+        raise ValueError("out shares memory with an input; it must be memory of its own.")
+    return out
 
 
 def require_profile(profile: str) -> None:

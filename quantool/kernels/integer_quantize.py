@@ -12,9 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+
+# The ufunc below np.clip: its two wrappers in Python cost a slab one fiftieth of its time.
+from numpy._core.umath import clip  # type: ignore[attr-defined]  # not in the stubs
 
 from quantool.kernels.dtypes import FLOAT16, FLOAT32, Array, IntegerGrid
 from quantool.kernels.flat_reader import FlatReader
@@ -24,6 +27,9 @@ from quantool.kernels.slab_runner import run_over_slabs
 
 # NumPy's ufuncs buffer a broadcast operand; a buffer no longer than a run spares the copies.
 BROADCAST_BUFFER = 1024
+
+# np.take makes 8-byte indices of a slab: of so few, they stay in the second-level cache.
+TABLE_SLAB = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,45 +71,64 @@ def quantize_integer(job: IntegerJob, *, threads: int = 1) -> None:
     run_over_slabs(job.layout, work, threads=threads)
 
 
+class _Operands(NamedTuple):
+    """What the passes over a slab take besides x: a thread's own sources, and the bounds.
+
+    The bounds are 0-d arrays, which a ufunc takes without a conversion.
+    """
+
+    scales: ParameterSource
+    zeros: ParameterSource | None
+    low: Array
+    high: Array
+
+
 def _quantize_slabs(job: IntegerJob, pieces: Iterable[Slab]) -> None:
-    scales = ParameterSource(job.scale, job.layout)
-    zeros = None if job.zero_point is None else ParameterSource(job.zero_point, job.layout)
+    operands = _Operands(
+        ParameterSource(job.scale, job.layout),
+        None if job.zero_point is None else ParameterSource(job.zero_point, job.layout),
+        np.array(job.grid.qmin, FLOAT32),
+        np.array(job.grid.qmax, FLOAT32),
+    )
     scratch = np.empty(min(job.codes.size, SLAB_ELEMENTS), FLOAT32)
     with np.errstate(all="ignore", invalid="raise"):
-        if job.layout.inner >= BROADCAST_RUN and job.layout.size > 1:
+        if job.layout.inner >= BROADCAST_RUN and job.scale.size > 1:
             np.setbufsize(BROADCAST_BUFFER)
         for slab in pieces:
             if slab.stop - slab.start > scratch.size:
                 scratch = np.empty(slab.stop - slab.start, FLOAT32)
-            zero = None if zeros is None else zeros.flat(slab)
-            _quantize_slab(job, slab, scales=scales, zero=zero, scratch=scratch[: slab.stop - slab.start])
+            _quantize_slab(job, slab, operands, scratch[: slab.stop - slab.start])
 
 
-def _quantize_slab(job: IntegerJob, slab: Slab, *, scales: ParameterSource, zero: Array | None, scratch: Array) -> None:
+def _quantize_slab(job: IntegerJob, slab: Slab, operands: _Operands, scratch: Array) -> None:
     codes = job.codes[slab.start : slab.stop]
     try:
-        _passes(job, slab, scales=scales, zero=zero, scratch=scratch)
-        np.copyto(codes, scratch, casting="unsafe")
+        _passes(job, slab, operands, scratch)
+        codes[...] = scratch
     except FloatingPointError:
         with np.errstate(all="ignore"):
-            _passes(job, slab, scales=scales, zero=zero, scratch=scratch)
+            _passes(job, slab, operands, scratch)
             scratch[np.isnan(scratch)] = job.grid.qmin
-            np.copyto(codes, scratch, casting="unsafe")
+            codes[...] = scratch
     if job.grid.dtype != job.grid.carrier and job.grid.qmin < 0:
         # ml_dtypes keeps a code below 8 bits in the low bits of its byte, the rest zero.
         np.bitwise_and(codes, codes.dtype.type(job.grid.qmax - job.grid.qmin), out=codes)
 
 
-def _passes(job: IntegerJob, slab: Slab, *, scales: ParameterSource, zero: Array | None, scratch: Array) -> None:
+def _passes(job: IntegerJob, slab: Slab, operands: _Operands, scratch: Array) -> None:
     """Everything but the cast: scratch holds integral float32 inside the grid, or NaN."""
-    _divide(job.x[slab.start : slab.stop], slab, scales, scratch)
+    scales, zeros, low, high = operands
+    x = job.x[slab.start : slab.stop]
+    if x.dtype != FLOAT32:
+        _widen(x, scratch)
+        x = scratch
+    scales.apply(np.divide, x, slab, scratch)
     if job.half_quotient:
         _round_to_half(scratch)
-    np.rint(scratch, out=scratch)
-    if zero is not None:
-        np.add(scratch, zero, out=scratch)
-    # The method skips a wrapper of np.clip, half a microsecond a slab.
-    scratch.clip(np.float32(job.grid.qmin), np.float32(job.grid.qmax), out=scratch)
+    np.rint(scratch, scratch)
+    if zeros is not None:
+        zeros.apply(np.add, scratch, slab, scratch)
+    clip(scratch, low, high, scratch)
 
 
 def _round_to_half(values: Array) -> None:
@@ -118,18 +143,6 @@ def _round_to_half(values: Array) -> None:
     odd += np.uint32(0x0FFF)
     np.add(bits, odd, out=bits)
     np.bitwise_and(bits, np.uint32(0xFFFFE000), out=bits)
-
-
-def _divide(x: Array, slab: Slab, scales: ParameterSource, scratch: Array) -> None:
-    if x.dtype != FLOAT32:
-        _widen(x, scratch)
-        x = scratch
-    rows = scales.rows(slab)
-    if rows is None:
-        np.divide(x, scales.flat(slab), out=scratch)
-    else:
-        shape = (rows.shape[0], -1)
-        np.divide(x.reshape(shape), rows, out=scratch.reshape(shape))
 
 
 def divisions_of(x: np.dtype[Any]) -> tuple[np.dtype[Any], ...]:
@@ -161,4 +174,4 @@ def quantize_by_table(x: Array | FlatReader, codes: Array, *, table: Array, thre
             bits = x[slab.start : slab.stop].view(np.uint16)
             np.take(table, bits, out=codes[slab.start : slab.stop], mode="clip")
 
-    run_over_slabs(per_tensor_layout(codes.size), work, threads=threads)
+    run_over_slabs(per_tensor_layout(codes.size), work, threads=threads, limit=TABLE_SLAB)

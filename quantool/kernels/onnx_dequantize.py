@@ -18,6 +18,7 @@ from quantool.kernels.dtypes import (
     DTypeName,
     dtype_of,
     listed,
+    output_array,
     require_dtype,
     require_profile,
 )
@@ -42,17 +43,18 @@ def dequantize_linear(
     output_dtype: DTypeName | None = None,
     profile: str = "ort",
     threads: int = 1,
+    out: Array | None = None,
 ) -> Array:
     """Dequantize x: (x - x_zero_point) * x_scale, computed in float32 and rounded once to the output type.
 
     x: any type of QuantizeLinear's output, or int32, [*S]. x_scale, x_zero_point: shapes as in
     :func:`quantize_linear`. Returns S in ``output_dtype``, else in the scale's type. For int32 ONNX Runtime
-    subtracts in int32 and the reference in float64; everything else is the same in both. Memory as
-    :func:`quantize_linear`. Source: ONNX DequantizeLinear-10 to -25.
+    subtracts in int32 and the reference in float64; everything else is the same in both. Memory and
+    ``out`` as in :func:`quantize_linear`. Source: ONNX DequantizeLinear-10 to -25.
 
     Raises:
         TypeError: a dtype is not one of those allowed, or the zero point's is not x's.
-        ValueError: shapes, axis, block_size or profile do not fit, or a float8 zero point is not zero.
+        ValueError: shapes, axis, block_size, profile or out do not fit, or a float8 zero point is not zero.
     """
     require_profile(profile)
     x, scale = np.asarray(x), np.asarray(x_scale)
@@ -72,7 +74,8 @@ def dequantize_linear(
         zero_point_name="x_zero_point",
     )
     scales, zeros = parameters.scale.astype(FLOAT32, copy=False), _zeros(parameters.zero_point, profile)
-    y = np.empty(x.shape, dtype)
+    inputs = (x, scale) if zero_point is None else (x, scale, zero_point)
+    y = output_array(out, x.shape, dtype, inputs=inputs)
 
     def work(pieces: Iterable[Slab]) -> None:
         _dequantize_slabs(
@@ -117,14 +120,13 @@ def _dequantize_slabs(
         for slab in pieces:
             part = x[slab.start : slab.stop]
             target = y[slab.start : slab.stop] if direct else np.empty(slab.stop - slab.start, FLOAT32)
-            offset = None if zero is None else zero.flat(slab)
-            if offset is not None and offset.dtype != FLOAT32:
-                np.copyto(target, _subtract_wide(part, offset, scale.flat(slab)), casting="unsafe")
+            if zero is not None and zero.dtype != FLOAT32:
+                np.copyto(target, _subtract_wide(part, zero.flat(slab), scale.flat(slab)), casting="unsafe")
             else:
                 np.copyto(target, part, casting="unsafe")
-                if offset is not None:
-                    np.subtract(target, offset, out=target)
-                np.multiply(target, scale.flat(slab), out=target)
+                if zero is not None:
+                    zero.apply(np.subtract, target, slab, target)
+                scale.apply(np.multiply, target, slab, target)
             if not direct:
                 y[slab.start : slab.stop] = target
 

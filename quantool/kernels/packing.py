@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from quantool.kernels.dtypes import Array, DTypeName, dtype_of, listed, require_dtype
+from quantool.kernels.dtypes import Array, DTypeName, dtype_of, listed, output_array, require_dtype
 
 _BITS: dict[np.dtype[Any], int] = {
     np.dtype(ml_dtypes.uint4): 4,
@@ -25,19 +25,20 @@ _BITS: dict[np.dtype[Any], int] = {
 PIECE = 1 << 17
 
 
-def pack_lowbit(x: Array) -> Array:
+def pack_lowbit(x: Array, *, out: Array | None = None) -> Array:
     """Pack 2-, 4- or 6-bit codes, low bits first, into ceil(bits * n / 8) bytes.
 
     x: uint4, int4, float4_e2m1fn, uint2, int2, float6_e2m3fn or float6_e3m2fn [*S], taken in C order. Returns
-    uint8[ceil(bits * n / 8)]; the last byte is padded with zero bits.
+    uint8[ceil(bits * n / 8)]; the last byte is padded with zero bits. ``out``: where they go instead of a new array.
 
     Raises:
-        TypeError: x has another type.
+        TypeError: x has another type, or out is not uint8.
+        ValueError: out has not that length, is not contiguous or overlaps x.
     """
     x = np.asarray(x)
     require_dtype(x, _BITS, argument="x")
     bits, codes = _BITS[x.dtype], np.ascontiguousarray(x).reshape(-1).view(np.uint8)
-    packed = np.empty(-(-bits * codes.size // 8), np.uint8)
+    packed = output_array(out, (-(-bits * codes.size // 8),), np.dtype(np.uint8), inputs=(x,))
     for start in range(0, codes.size, PIECE):
         part = codes[start : start + PIECE]
         if part.size % 4:
@@ -77,7 +78,9 @@ def unpack_lowbit(packed: Array, *, dtype: DTypeName, shape: Sequence[int]) -> A
 
 def _pack4(codes: Array) -> Array:
     pairs = codes.view("<u2") & np.uint16(0x0F0F)
-    pairs |= pairs >> np.uint16(4)
+    # Both codes meet in the high byte: 0x0h0l * 0x110 = 0xhl?? modulo 2**16.
+    pairs *= np.uint16(0x0110)
+    pairs >>= np.uint16(8)
     return pairs
 
 

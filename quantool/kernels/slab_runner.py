@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from quantool.kernels.granularity import Layout, Slab, slabs
+from quantool.kernels.granularity import SLAB_ELEMENTS, Layout, Slab, slabs
 
 # Pieces a thread takes one after another: enough to even out a core that is busy with something else.
 PIECES_PER_THREAD = 4
 
 
-def run_over_slabs(layout: Layout, work: Callable[[Iterable[Slab]], None], *, threads: int) -> None:
-    """Call ``work`` with the slabs of a tensor; with several threads, with consecutive runs of them.
+def run_over_slabs(
+    layout: Layout, work: Callable[[Iterable[Slab]], None], *, threads: int, limit: int = SLAB_ELEMENTS
+) -> None:
+    """Call ``work`` with the slabs of a tensor, of about ``limit`` elements; with several threads, with runs of them.
 
     ``work`` writes disjoint parts of its output and takes its own scratch, so that threads share nothing.
 
@@ -22,9 +24,9 @@ def run_over_slabs(layout: Layout, work: Callable[[Iterable[Slab]], None], *, th
     if threads < 1:
         raise ValueError(f"threads is {threads}; it must be at least 1.")
     if threads == 1:
-        work(slabs(layout))
+        work(slabs(layout, limit))
         return
-    pieces = list(slabs(layout))
+    pieces = list(slabs(layout, limit))
     step = max(1, -(-len(pieces) // (threads * PIECES_PER_THREAD)))
     groups = [pieces[i : i + step] for i in range(0, len(pieces), step)]
     if len(groups) <= 1:

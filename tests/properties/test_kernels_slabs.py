@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantool.kernels import dequantize_linear, quantize_linear
+from quantool.kernels import dequantize_linear, parameter_source, quantize_linear
 from quantool.kernels.flat_reader import FlatReader
 from quantool.kernels.granularity import Layout, expand, slabs
 from quantool.kernels.parameter_source import ParameterSource
@@ -51,6 +51,22 @@ def test_every_element_gets_its_own_parameter(layout: Layout, limit: int) -> Non
             np.testing.assert_array_equal(full, want[slab.start : slab.stop])
 
 
+@given(layouts, st.integers(1, 40), st.booleans())
+@pytest.mark.parametrize(("run", "tile"), [(1024, 1 << 14), (1, 1 << 14), (1024, 8)])
+def test_an_operation_meets_the_parameters_in_every_form(
+    run: int, tile: int, layout: Layout, limit: int, in_place: bool
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parameter_source, "BROADCAST_RUN", run)
+        patch.setattr(parameter_source, "TILE_ELEMENTS", tile)
+        want, source = element_parameters(layout), ParameterSource(parameters(layout), layout)
+        for slab in slabs(layout, limit):
+            values = np.ones(slab.stop - slab.start, np.float32)
+            out = values if in_place else np.empty_like(values)
+            source.apply(np.add, values, slab, out)
+            np.testing.assert_array_equal(out, want[slab.start : slab.stop] + 1)
+
+
 @given(
     st.lists(st.integers(1, 7), min_size=1, max_size=4),
     st.integers(0, 500),
@@ -63,7 +79,7 @@ def test_a_reader_of_a_strided_tensor_reads_it_in_order(shape: list[int], start:
         np.testing.assert_array_equal(FlatReader(x)[start:stop], x.reshape(-1)[start:stop])
 
 
-# Shapes above the slab size of 128 Ki elements, so that each kind of cut occurs.
+# Shapes above the slab size of 192 Ki elements, so that each kind of cut occurs.
 LARGE = {
     "rows of 4096": ((65, 4096), 0, 0),
     "rows of 9": ((40_000, 9), 0, 0),
@@ -76,6 +92,7 @@ LARGE = {
     "a block longer than a slab": ((2, 300_001), 1, 200_000),
     "blocks along the first axis": ((1001, 300), 0, 32),
     "blocks along the middle axis": ((5, 100, 700), 1, 32),
+    "blocks of long runs": ((2, 201, 1100), 1, 8),
     "rows longer than a slab, in blocks": ((5, 150_001), 0, 2),
 }
 
