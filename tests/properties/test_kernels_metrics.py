@@ -47,7 +47,7 @@ def test_channels_are_the_figures_of_the_slices(pair: tuple[np.ndarray, np.ndarr
         want = [metrics.sqnr_db(a, b) for a, b in slices]
         assert got.tolist() == pytest.approx(want, rel=1e-12, abs=1e-9)
         worst = metrics.worst_channel_sqnr_db(r, t, axis=axis)
-        assert worst <= max(want)
+        assert worst <= max(want) + 1e-9
         assert worst in got
 
 
