@@ -54,8 +54,9 @@ def _check_names(raw: Mapping[str, object], known: Mapping[str, InputSpec], samp
         return
     name = missing[0] if missing else unknown[0]
     near = difflib.get_close_matches(name, unknown if missing else list(known), n=1)
-    if not near and missing and len(unknown) == 1:
-        near = unknown
+    if not near and missing:
+        fitting = [other for other in unknown if _may_be(raw[other], known[name])]
+        near = fitting if len(fitting) == 1 else unknown if len(unknown) == 1 else []
     if missing:
         fix = f"Rename '{near[0]}' to '{name}'." if near else f"Add an array {known[name].takes} as '{name}'."
         what = f"{sample} has no array for input '{name}'"
@@ -64,6 +65,15 @@ def _check_names(raw: Mapping[str, object], known: Mapping[str, InputSpec], samp
         fix = f"{hint}The model takes: {', '.join(known)}."
         what = f"{sample} has an array '{name}', which is no input of the model"
     raise DataError("missing-input" if missing else "unknown-input", what, where=f"input '{name}', {sample}", fix=fix)
+
+
+def _may_be(value: object, spec: InputSpec) -> bool:
+    """Whether an array under another name has the input's kind of elements and a shape that fits."""
+    if not isinstance(value, np.ndarray) or spec.shape is None or spec.dtype in ("", "string"):
+        return False
+    wanted = np.dtype(spec.dtype)
+    same_kind = _is_float(wanted) == _is_float(value.dtype) and (wanted.kind == "b") == (value.dtype.kind == "b")
+    return same_kind and _fits(value.shape, spec.shape)
 
 
 def _checked_array(value: object, spec: InputSpec, *, sample: str, allow_nonfinite: bool) -> AnyArray:

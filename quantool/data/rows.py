@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from quantool.data.archive import Layout, RowReader, layouts, row_readers
 from quantool.data.spec import DataOptions, InputSpec, RawFeed, RawFeeds, one_input
 from quantool.errors import DataError, OptionError
@@ -31,7 +33,7 @@ def read_rows(path: Path, inputs: tuple[InputSpec, ...], options: DataOptions) -
 
     An array of the input's rank is cut along axis 0: into single rows, or batches of the size asked for, where the
     model's batch is symbolic, else into feeds of the fixed size. An array with one axis more than the input holds
-    one feed for each entry of axis 0. Arrays that belong to no input are passed on whole, for the check to judge.
+    one feed for each entry of axis 0. Of arrays that belong to no input, type and shape are passed on for the check.
     """
     found = layouts(path)
     specs = {spec.name: spec for spec in inputs}
@@ -40,7 +42,7 @@ def read_rows(path: Path, inputs: tuple[InputSpec, ...], options: DataOptions) -
     cuts = {key: _cut(layout, specs[key], options=options, path=path) for key, layout in found.items() if key in specs}
     feeds = _common_length({specs[key].name: cut for key, cut in cuts.items()}, path)
     names = {key: specs[key].name for key in cuts}
-    others = {key: None for key in found if key not in specs}
+    others = {key: _unread(layout) for key, layout in found.items() if key not in specs}
     return RawFeeds(
         description=_words(path, cuts, feeds),
         read=lambda: _feeds(path, cuts, names, others),
@@ -89,6 +91,11 @@ def _common_length(cuts: Mapping[str, _Cut], path: Path) -> int:
     )
 
 
+def _unread(layout: Layout) -> AnyArray:
+    """An array without content that has the type and shape of a row."""
+    return np.broadcast_to(np.zeros((), layout.dtype), (1, *layout.shape[1:]))
+
+
 def _words(path: Path, cuts: Mapping[str, _Cut], feeds: int) -> str:
     rows = max((cut.rows for cut in cuts.values()), default=1)
     left_over = max((cut.left_over for cut in cuts.values()), default=0)
@@ -98,14 +105,14 @@ def _words(path: Path, cuts: Mapping[str, _Cut], feeds: int) -> str:
 
 
 def _feeds(
-    path: Path, cuts: Mapping[str, _Cut], names: Mapping[str, str], others: Mapping[str, None]
+    path: Path, cuts: Mapping[str, _Cut], names: Mapping[str, str], others: Mapping[str, AnyArray]
 ) -> Iterator[RawFeed]:
     with row_readers(path, cuts) as readers:
         shared = {**others, **{names[key]: readers[key].all() for key, cut in cuts.items() if cut.feeds is None}}
         cut_up = {key: cut for key, cut in cuts.items() if cut.feeds is not None}
         length = next((cut.feeds for cut in cut_up.values()), 1) or 0
 
-        def load(number: int) -> dict[str, AnyArray | None]:
+        def load(number: int) -> dict[str, AnyArray]:
             return shared | {names[key]: _entry(readers[key], cut, number) for key, cut in cut_up.items()}
 
         yield from (("", partial(load, number)) for number in range(length))

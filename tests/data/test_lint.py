@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from quantool.data import InputSpec
+from quantool.data import InputSpec, open_data
 from quantool.data.lint import checked_feed
 from quantool.errors import DataError
 
@@ -172,3 +172,18 @@ def test_a_tensor_that_cannot_become_an_array_is_refused():
 def test_what_is_no_tensor_is_passed_on():
     sequence = InputSpec(name="steps", dtype="", shape=None)
     assert check({"steps": [GOOD]}, sequence)["steps"] == [GOOD]
+
+
+def test_without_a_like_name_the_array_that_fits_is_suggested(tmp_path):
+    image = InputSpec(name="image", dtype="float32", shape=("N", 3, 8))
+    ids = InputSpec(name="tokens", dtype="int64", shape=("N", 5))
+    arrays = {"arr_0": np.zeros((4, 5), np.int32), "arr_1": np.zeros((4, 3, 8), np.float64)}
+    np.savez(tmp_path / "d.npz", **arrays)
+    for source in (tmp_path / "d.npz", [arrays]):
+        with pytest.raises(DataError, match=r"no array for input 'image' .*Rename 'arr_1' to 'image'"):
+            list(open_data(source, [image, ids]))
+        with pytest.raises(DataError, match=r"no array for input 'tokens' .*Rename 'arr_0' to 'tokens'"):
+            list(open_data(source, [ids, image]))
+    alike = {"a": np.zeros((4, 3, 8), np.float32), "b": np.zeros((4, 3, 8), np.float32)}
+    with pytest.raises(DataError, match=r"no array for input 'image' .*Add an array float32 \(N,3,8\) as 'image'"):
+        list(open_data([alike], [image]))
