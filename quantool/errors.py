@@ -37,6 +37,14 @@ class QuantoolError(Exception):
         """The four texts, as they stand in ``errors`` of the JSON report."""
         return {"code": self.code, "what": self.what, "where": self.where, "fix": self.fix}
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the four texts, so that an error can leave the process that met it; the report stays there."""
+        return _restored, (type(self), self.to_dict())
+
+
+def _restored(kind: type[QuantoolError], texts: dict[str, str]) -> QuantoolError:
+    return kind(texts["code"], texts["what"], where=texts["where"], fix=texts["fix"])
+
 
 class ModelError(QuantoolError):
     """The model file cannot be used."""

@@ -43,6 +43,12 @@ def parse_memory(text: str) -> int | None:
     return None if found is None else int(float(found[1]) * 1024 ** " KMGT".index(found[2] or " "))
 
 
+def parse_shard(text: str) -> tuple[int, int] | None:
+    """I and N of ``I/N``; None where the text is no such thing."""
+    found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text.strip())
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
 def strict(name: str, value: object, kind: Any) -> Any:
     """A value as the type `kind`: "3" is no number and 1 is no flag.
 

@@ -21,6 +21,7 @@ def combined(parts: list[RawFeeds], inputs: tuple[InputSpec, ...]) -> RawFeeds:
         DataError: the sources are neither complete nor complementary, or differ in length.
     """
     every = frozenset(spec.name for spec in inputs)
+    lengths = [part.length for part in parts]
     needed = frozenset(spec.name for spec in inputs if spec.required)
     held = [every if len(parts) == 1 or part.names is None else part.names() for part in parts]
     covered = [names & every for names in held]
@@ -28,6 +29,7 @@ def combined(parts: list[RawFeeds], inputs: tuple[InputSpec, ...]) -> RawFeeds:
         return RawFeeds(
             description=" + ".join(part.description for part in parts),
             read=lambda: chain.from_iterable(part.read() for part in parts),
+            length=None if None in lengths else sum(length for length in lengths if length),
             random=any(part.random for part in parts),
             prepared=any(part.prepared for part in parts),
         )
@@ -56,6 +58,7 @@ def _side_by_side(parts: list[RawFeeds]) -> RawFeeds:
     return RawFeeds(
         description=" with ".join(part.description for part in parts),
         read=read,
+        length=known[0].length if known else None,
         random=any(part.random for part in parts),
         prepared=any(part.prepared for part in parts),
     )

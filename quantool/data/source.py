@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -58,6 +58,15 @@ class FeedSource:
     def random(self) -> bool:
         """Whether the feeds are made up."""
         return self.raw.random
+
+    @property
+    def length(self) -> int | None:
+        """How many feeds there are, None where only reading them tells."""
+        if self.raw.length is None:
+            return None
+        shard, shards = self.options.shard or (1, 1)
+        every = self.raw.length if self.options.samples is None else min(self.raw.length, self.options.samples)
+        return len(range(shard - 1, every, shards))
 
     def __iter__(self) -> Iterator[dict[str, AnyArray]]:
         """Each feed as the model takes it, of a shard its own; samples are counted over all shards.
@@ -157,7 +166,7 @@ def _in_memory(source: Iterable[object]) -> RawFeeds:
         started = True
         return map(in_memory, source)
 
-    return RawFeeds(description="feeds in memory", read=read)
+    return RawFeeds(description="feeds in memory", read=read, length=len(source) if isinstance(source, Sized) else None)
 
 
 def _missing(path: Path) -> DataError:

@@ -35,6 +35,7 @@ class Samples:
         beside: the data beside the model, where that was chosen.
         calibrates: there are feeds to calibrate on, not only to verify.
         description: the source in words, for the report: of what calibrates, else of what verifies.
+        length: how many feeds the source has, None where only reading them tells.
         note: a warning about the source, such as random data.
         count: feeds that calibrated, or were read where nothing calibrates; known once `calibration` or `drain` ended.
         held_out: none of the feeds in `kept` calibrated, None where unknown; known then too.
@@ -56,6 +57,7 @@ class Samples:
         self.calibrates = source is not None
         self.description = f"{main.description} (beside the model)" if beside is not None else main.description
         self.note = next((_random_note(s) for s in (source, verify) if s is not None and s.random), None)
+        self.length = main.length
         self.beside = beside
         self.count = 0
         self.held_out: bool | None = verify is not None

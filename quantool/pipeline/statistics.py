@@ -77,7 +77,7 @@ def gather(
     source: FloatModel, request: CollectRequest, samples: Samples, *, recipe: Recipe, progress: bool
 ) -> tuple[Stats, tuple[Feed, ...]]:
     """Statistics in one pass over the feeds that calibrate, and the hardest of those."""
-    feeds = watched(samples.calibration(), "calibrating", progress=progress, total=recipe.samples)
+    feeds = watched(samples.calibration(), "calibrating", progress=progress, total=samples.length)
     hardest, digests = Hardest(), Digests()
     watched_feeds = digests.watch(hardest.watch(feeds))
     stream = tap(source.normalized, watched_feeds, groups=[request.tensors], with_outputs=with_outputs)

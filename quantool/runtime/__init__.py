@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from quantool.runtime.session import Optimization as Optimization
     from quantool.runtime.session import Port as Port
     from quantool.runtime.session import Session as Session
+    from quantool.runtime.session import runtime_version as runtime_version
     from quantool.runtime.taps import tap as tap
     from quantool.runtime.taps import tensor_types as tensor_types
 
@@ -26,6 +27,7 @@ _HOME: Final = {
     "Session": "session",
     "interleaved": "latency",
     "load_and_inspect": "optimized",
+    "runtime_version": "session",
     "tap": "taps",
     "tensor_types": "taps",
     "watched": "progress",

@@ -9,11 +9,22 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def watched(samples: Iterable[T], what: str, *, progress: bool, total: int | None = None) -> Iterator[T]:
-    """Pass samples through; on a terminal, and where `progress`, show their count and rate on stderr."""
+def watched(
+    items: Iterable[T],
+    what: str,
+    *,
+    progress: bool,
+    total: int | None = None,
+    done: int = 0,
+    unit: str = "samples",
+) -> Iterator[T]:
+    """Pass items through; on a terminal, and where `progress`, show count, rate and time left on stderr.
+
+    total: how many there are, which the time left needs. done: how many of them were dealt with before.
+    """
     if not (progress and sys.stderr.isatty()):
-        yield from samples
+        yield from items
         return
     from tqdm import tqdm  # costs time that a run without a terminal need not spend
 
-    yield from tqdm(samples, desc=what, total=total, unit=" samples", file=sys.stderr, leave=False)
+    yield from tqdm(items, desc=what, total=total, initial=done, unit=f" {unit}", file=sys.stderr, leave=False)

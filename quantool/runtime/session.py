@@ -143,6 +143,11 @@ class Session:
         return ", ".join(f"{p.name} {p.dtype}{list(p.shape)}" for p in self.inputs.values()) or "no input"
 
 
+def runtime_version() -> str:
+    """The version of ONNX Runtime."""
+    return str(onnxruntime.__version__)
+
+
 def shortened(error: Exception) -> str:
     """ONNX Runtime's own words without its tag, source paths and line breaks, at most 300 characters."""
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error))

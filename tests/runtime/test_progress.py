@@ -23,6 +23,13 @@ def test_a_terminal_sees_count_and_rate(monkeypatch: pytest.MonkeyPatch) -> None
     assert "samples/s" in terminal.getvalue()
 
 
+def test_a_run_that_goes_on_counts_from_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    assert list(watched(range(3), "calibrating", progress=True, total=8, done=5, unit="shards")) == [0, 1, 2]
+    assert "5/8" in terminal.getvalue()
+    assert "shards/s" in terminal.getvalue()
+
+
 @pytest.mark.parametrize(("stream", "progress"), [(io.StringIO(), True), (Terminal(), False)])
 def test_nothing_is_written_elsewhere(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, progress: bool) -> None:
     monkeypatch.setattr(sys, "stderr", stream)
