@@ -22,7 +22,7 @@ Float64 = npt.NDArray[np.float64]
 
 #: exponents of grids are multiples of this: few grids, and at most this many bits of a sample lost
 EXPONENT_STEP = 4
-#: one more sample may be added to sums up to this
+#: two sums up to this can be added
 _LARGEST = 1 << 62
 
 
@@ -33,7 +33,8 @@ def grid_exponent(peak: float) -> int:
 
 def on_grid(values: npt.NDArray[np.floating], exponent: int, *, bits: int) -> Float64:
     """Values as integers on the grid, ties to even: float64, at most 2^bits in magnitude."""
-    return np.rint(np.ldexp(values.astype(np.float64), bits - exponent))
+    # Exact: no exponent of a float32 leaves float64's range so.
+    return np.rint(values * np.float64(math.ldexp(1.0, bits - exponent)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,11 +79,13 @@ class GridSums:
 
 
 def _added(a: Int64, b: Int64) -> Int64:
-    if max(int(np.abs(part).max(initial=0)) for part in (a, b)) > _LARGEST:
+    sums = a + b
+    # Both below 2^62 cannot wrap around, and a wrapped sum is caught before the next one.
+    if sums.size and max(int(sums.max()), -int(sums.min())) > _LARGEST:
         raise QuantoolError(
             "sums-full",
             "a sum over the samples no longer fits 64 bits",
             where="statistics",
             fix="Calibrate on fewer samples.",
         )
-    return a + b
+    return sums

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from calibrators.buckets import BUCKETS, NEGATIVE_ZERO, POSITIVE_ZERO, by_key, count_by_bits
-from calibrators.exact_sum import exact_sum, to_float
 from calibrators.extrema import Extrema, Float32, as_float32, chunks, finite_part, measure
 
 Keys = npt.NDArray[np.uint16]
@@ -26,7 +25,7 @@ def _no_counts() -> Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Histogram:
-    """Exact extrema, counts by logarithmic bucket, and the exact sum.
+    """Exact extrema, and counts by logarithmic bucket.
 
     Where a large tensor is sampled, the extrema cover all of it, and the rest covers `counted` elements.
 
@@ -34,7 +33,6 @@ class Histogram:
         extrema: counts and extrema of every element.
         keys: uint16[k], ascending: the occupied buckets (see :mod:`calibrators.buckets`).
         counts: int64[k], positive.
-        total: sum of the counted elements in units of 2^-149.
     """
 
     kind: ClassVar[str] = "histogram"
@@ -42,19 +40,18 @@ class Histogram:
     extrema: Extrema = field(default_factory=Extrema)
     keys: Keys = field(default_factory=_no_keys)
     counts: Counts = field(default_factory=_no_counts)
-    total: int = 0
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Histogram):
             return NotImplemented
         return (
-            (self.extrema, self.total) == (other.extrema, other.total)
+            self.extrema == other.extrema
             and np.array_equal(self.keys, other.keys)
             and np.array_equal(self.counts, other.counts)
         )
 
     def __hash__(self) -> int:
-        return hash((self.extrema, self.total, self.keys.tobytes(), self.counts.tobytes()))
+        return hash((self.extrema, self.keys.tobytes(), self.counts.tobytes()))
 
     @property
     def counted(self) -> int:
@@ -66,11 +63,6 @@ class Histogram:
         """How many of them are zero, or so small (below 2^-133) that no scale tells them from zero."""
         return int(self.counts[(self.keys == NEGATIVE_ZERO) | (self.keys == POSITIVE_ZERO)].sum())
 
-    @property
-    def mean(self) -> float:
-        """Their mean, 0 where there are none."""
-        return to_float(self.total) / max(self.counted, 1)
-
     def observe(self, array: npt.ArrayLike) -> Histogram:
         """The statistic of everything seen so far and `array` (any shape, empty included)."""
         return self.merge(summarize(as_float32(array)))
@@ -78,12 +70,7 @@ class Histogram:
     def merge(self, other: Histogram) -> Histogram:
         """The statistic of both together."""
         keys, counts = _add_counts(self, other)
-        return Histogram(
-            extrema=self.extrema.merge(other.extrema),
-            keys=keys,
-            counts=counts,
-            total=self.total + other.total,
-        )
+        return Histogram(extrema=self.extrema.merge(other.extrema), keys=keys, counts=counts)
 
 
 def summarize(values: Float32) -> Histogram:
@@ -92,9 +79,16 @@ def summarize(values: Float32) -> Histogram:
     for chunk in chunks(values):
         extrema = measure(chunk)
         finite = chunk if extrema.nonfinite == 0 else finite_part(chunk)
-        keys, counts = by_key(count_by_bits(finite))
-        part = Histogram(extrema=extrema, keys=keys, counts=counts, total=exact_sum(finite))
-        whole = whole.merge(part)
+        whole = whole.merge(replace(count(finite), extrema=extrema))
+    return whole
+
+
+def count(values: Float32) -> Histogram:
+    """The buckets of finite float32[*S] alone, without extrema."""
+    whole = Histogram()
+    for chunk in chunks(values.reshape(-1)):
+        keys, counts = by_key(count_by_bits(chunk))
+        whole = whole.merge(Histogram(keys=keys, counts=counts))
     return whole
 
 

@@ -6,16 +6,17 @@ no order of the feeds and no way to cut rows into batches changes the result.
 
 from __future__ import annotations
 
-import bisect
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from calibrators import STATISTICS, Channels, Extrema, Gram, Histogram, MovingAverage
-from calibrators.extrema import CHUNK, as_float32
-from calibrators.histogram import summarize
+from calibrators import Channels, Extrema, Gram, Histogram, MovingAverage, Statistic
+from calibrators.channels import channels_of
+from calibrators.extrema import CHUNK, as_float32, finite_part, measure
+from calibrators.histogram import count
 from quantool.algorithms.layer_input import LayerInput
 from quantool.errors import DataError
 from quantool.schema import AnyArray
@@ -24,7 +25,7 @@ from quantool.stats import Stats
 Float32 = npt.NDArray[np.float32]
 
 # Rows with more elements than this are sampled.
-SAMPLED_ABOVE = 64 * 1024
+SAMPLED_ABOVE = 16 * 1024
 # Of every PERIOD positions the first RUN count. Runs are read at memory speed, and the period is a prime, so that
 # it drifts across channels and image rows instead of meeting the same ones again.
 PERIOD, RUN = 487, 61
@@ -42,7 +43,8 @@ class CollectRequest:
     Attributes:
         kinds: tensor name -> kind of statistic, a key of calibrators.STATISTICS; producers before consumers,
             so that an error names the first tensor that shows it.
-        batched: tensors whose axis 0 follows the input's batch, a row a sample. Only these are sampled.
+        batched: tensors whose axis 0 follows the input's batch, a row a sample. Only rows are sampled: of other
+            tensors those arrays whose axis 0 has one entry.
         channels: tensor name -> axis of the channels whose statistics are wanted too.
         grams: key -> input of a layer whose Gram matrix is wanted too.
         full: count every element, also of large tensors.
@@ -84,47 +86,60 @@ def collect(stream: Iterable[tuple[int, Mapping[str, AnyArray]]], request: Colle
 
 
 class Collector:
-    """The running statistics; :func:`collect` drives it."""
+    """The running statistics; :func:`collect` drives it. before: those of earlier samples, which it goes on from."""
 
-    def __init__(self, request: CollectRequest) -> None:
+    def __init__(self, request: CollectRequest, before: Stats | None = None) -> None:
         self._request = request
+        known = Stats() if before is None else before
         buffer = _BUFFER_BYTES // 4 // max(len(request.kinds), 1)
         capacity = min(max(buffer, _LEAST_BUFFER), CHUNK)
         self._folds = {
-            name: _fold(kind, capacity=capacity, sampled=name in request.batched and not request.full)
+            name: _FOLDS[kind](capacity, _Share(request.full, name in request.batched), known.tensors.get(name))
             for name, kind in request.kinds.items()
         }
-        self._channels = {name: Channels(axis=axis) for name, axis in request.channels.items()}
-        self._grams = dict.fromkeys(request.grams, Gram())
-        self._samples = 0
+        self._channels = {
+            name: known.channels.get(name, Channels(axis=axis)) for name, axis in request.channels.items()
+        }
+        self._grams = {key: known.grams.get(key, Gram()) for key in request.grams}
+        self._samples = known.samples
         self._last: int | None = None
 
     def add(self, sample: int, tensors: Mapping[str, AnyArray]) -> None:
         """Fold a sample's tensors in, all or some of them; `sample` is the number that errors state."""
-        for name, fold in self._folds.items():
-            array = tensors.get(name)
-            if array is not None:
-                fold.add(sample, array)
-                self._check(fold)
+        # A sample whose tensors come in groups counts once.
+        self._samples += sample != self._last
+        self._last = sample
+        with np.errstate(invalid="ignore", over="ignore"):
+            bounds = self._add_channels(tensors)
+            for name, fold in self._folds.items():
+                array = tensors.get(name)
+                if array is None or not array.size:
+                    continue
+                if not fold.add(array, bounds.get(name)) and not self._request.allow_nonfinite:
+                    raise _nonfinite(sample, name)
+            self._add_grams(tensors)
+
+    def _add_channels(self, tensors: Mapping[str, AnyArray]) -> Mapping[str, tuple[float, float]]:
+        """Fold channels in; the extrema of the tensors that turned out finite on the way."""
+        bounds = {}
         for name, channels in self._channels.items():
-            if name in tensors:
-                self._channels[name] = channels.observe(tensors[name])
+            if name in tensors and tensors[name].size:
+                part, finite = channels_of(tensors[name], channels.axis)
+                self._channels[name] = channels.merge(part)
+                if finite:
+                    bounds[name] = float(np.minimum.reduce(part.lows)), float(np.maximum.reduce(part.highs))
+        return bounds
+
+    def _add_grams(self, tensors: Mapping[str, AnyArray]) -> None:
         for key, layer in self._request.grams.items():
             if layer.tensor in tensors and tensors[layer.tensor].size:
                 most = max(_LEAST_GRAM_ROWS, layer.size // _GRAM_SHARE)
                 self._grams[key] = self._grams[key].observe(layer.rows(tensors[layer.tensor], most=most))
-        # A sample whose tensors come in groups counts once.
-        self._samples += sample != self._last
-        self._last = sample
-        if self._samples == 1:
-            # What is wrong with all of the data shows at once, not when a buffer is full.
-            self._flush()
 
     def stats(self) -> Stats:
         """The statistics of everything added so far."""
-        self._flush()
         return Stats(
-            tensors={name: fold.state for name, fold in self._folds.items()},
+            tensors={name: fold.state() for name, fold in self._folds.items()},
             channels=dict(self._channels),
             grams=dict(self._grams),
             model_sha256=self._request.model_sha256,
@@ -133,168 +148,129 @@ class Collector:
             full=self._request.full,
         )
 
-    def _flush(self) -> None:
-        for fold in self._folds.values():
-            fold.flush()
-            self._check(fold)
 
-    def _check(self, fold: _Fold | _OrderedFold) -> None:
-        if fold.first_nonfinite is None or self._request.allow_nonfinite:
-            return
-        # Other buffers may hold the same trouble from an earlier sample, or nearer to its source.
-        for other in self._folds.values():
-            other.flush()
-        found = [(f.first_nonfinite, name) for name, f in self._folds.items() if f.first_nonfinite is not None]
-        sample, name = min(found, key=lambda entry: entry[0])
-        raise DataError(
-            "nonfinite",
-            f"sample {sample} makes NaN or infinity in tensor '{name}'",
-            where=f"tensor '{name}', sample {sample}",
-            fix="Remove or repair the sample, or skip such elements with --allow-nonfinite; they are counted.",
-        )
+def _nonfinite(sample: int, name: str) -> DataError:
+    return DataError(
+        "nonfinite",
+        f"sample {sample} makes NaN or infinity in tensor '{name}'",
+        where=f"tensor '{name}', sample {sample}",
+        fix="Remove or repair the sample, or skip such elements with --allow-nonfinite; they are counted.",
+    )
 
 
-def _fold(kind: str, *, capacity: int, sampled: bool) -> _Fold | _OrderedFold:
-    state = STATISTICS[kind]()
-    if isinstance(state, MovingAverage):
-        return _OrderedFold(sampled=sampled)
-    # Extrema are exact everywhere: there is nothing to sample.
-    return _Fold(state, capacity=capacity, sampled=sampled and isinstance(state, Histogram))
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """Which elements of an array are counted. full: all of them; batched: each entry of axis 0 is a row of its own."""
 
+    full: bool
+    batched: bool
 
-class _Queue:
-    """Small arrays that wait to be counted together, and the samples they came from."""
+    def of(self, values: Float32, array: AnyArray) -> list[Float32]:
+        """The positions p of each large row with p % PERIOD < RUN, as views; small rows whole.
 
-    __slots__ = ("_buffer", "_samples", "_starts", "size")
-
-    def __init__(self, capacity: int) -> None:
-        # One buffer for good: fresh copies cost more in page faults than in copying.
-        self._buffer = np.empty(capacity, np.float32)
-        self._samples: list[int] = []
-        self._starts: list[int] = []
-        self.size = 0
-
-    def fits(self, values: Float32) -> bool:
-        return self.size + values.size <= self._buffer.size
-
-    def put(self, sample: int, values: Float32) -> None:
-        self._buffer[self.size : self.size + values.size] = values
-        self._samples.append(sample)
-        self._starts.append(self.size)
-        self.size += values.size
-
-    def values(self) -> Float32:
-        """Everything that waits, as one array that the next put overwrites."""
-        return self._buffer[: self.size]
-
-    def sample_at(self, position: int) -> int:
-        """The sample that an element of the joined array belongs to."""
-        return self._samples[bisect.bisect_right(self._starts, position) - 1]
-
-    def clear(self) -> None:
-        self._samples.clear()
-        self._starts.clear()
-        self.size = 0
-
-
-class _OrderedFold:
-    """One tensor's moving averages: their unit is the sample, so that nothing can wait."""
-
-    __slots__ = ("_sampled", "first_nonfinite", "state")
-
-    def __init__(self, *, sampled: bool) -> None:
-        self.state = MovingAverage()
-        self.first_nonfinite: int | None = None
-        self._sampled = sampled
-
-    def add(self, sample: int, array: AnyArray) -> None:
-        values = as_float32(array)
-        share = _share(values, array) if self._sampled else None
-        part = replace(summarize(values if share is None else share), extrema=Extrema().observe(values))
-        if part.extrema.nonfinite and self.first_nonfinite is None:
-            self.first_nonfinite = sample
-        self.state = self.state.follow(part)
-
-    def flush(self) -> None:
-        """Nothing waits."""
+        values: the same elements as the array's, float32[n].
+        """
+        rows = array.shape[0] if array.ndim else 1
+        if self.full or (rows != 1 and not self.batched) or values.size <= SAMPLED_ABOVE * max(rows, 1):
+            return [values]
+        table = values.reshape(rows, -1)
+        whole = table.shape[1] // PERIOD * PERIOD
+        runs = table[:, :whole].reshape(rows, -1, PERIOD)[:, :, :RUN]
+        return [runs, table[:, whole : whole + RUN]]
 
 
 class _Fold:
-    """One tensor's statistic so far, and what waits to enter it."""
+    """One tensor's extrema, of every element.
 
-    __slots__ = ("_sampled", "_shares", "_whole", "first_nonfinite", "state")
+    capacity: elements that may wait to be counted; share: which of them count; before: the statistic so far.
+    """
 
-    def __init__(self, state: Extrema | Histogram, *, capacity: int, sampled: bool) -> None:
-        self.state = state
-        self.first_nonfinite: int | None = None
-        self._sampled = sampled
-        # Shares of large rows, whose extrema are in the state already, must not count twice.
-        self._whole, self._shares = _Queue(capacity), _Queue(capacity)
+    def __init__(self, capacity: int, share: _Share, before: Statistic | None) -> None:
+        del capacity
+        seen = Extrema() if before is None else before.extrema
+        self._share = share
+        self._count, self._nonfinite = seen.count, seen.nonfinite
+        self._low, self._high = seen.minimum, seen.maximum
 
-    def add(self, sample: int, array: AnyArray) -> None:
+    def add(self, array: AnyArray, bounds: tuple[float, float] | None = None) -> bool:
+        """Fold a sample's array in; whether all of it is finite. bounds: its extrema, where it is known to be."""
         values = as_float32(array)
-        share = _share(values, array) if self._sampled else None
-        if share is None:
-            self._enqueue(sample, values)
-        else:
-            self._absorb(Extrema().observe(values), sample=sample)
-            self._enqueue_share(sample, share)
+        # Both reductions together prove that everything between is finite.
+        low, high = bounds or (float(np.minimum.reduce(values)), float(np.maximum.reduce(values)))
+        finite = math.isfinite(low) and math.isfinite(high)
+        part = Extrema(count=values.size, minimum=low, maximum=high) if finite else measure(values)
+        self._count += part.count
+        self._nonfinite += part.nonfinite
+        self._low, self._high = min(self._low, part.minimum), max(self._high, part.maximum)
+        self._observe(array, values, part)
+        return finite
 
-    def flush(self) -> None:
-        """Let everything that waits enter the statistic."""
-        if self._whole.size:
-            values = self._whole.values()
-            summary = self._summary(values)
-            first = int(np.argmin(np.isfinite(values))) if summary.extrema.nonfinite else 0
-            self._absorb(summary, sample=self._whole.sample_at(first))
-            self._whole.clear()
-        if self._shares.size:
-            self._absorb_share(self._shares.values())
-            self._shares.clear()
+    def _observe(self, array: AnyArray, values: Float32, part: Extrema) -> None:
+        """What else the statistic holds. part: the extrema of this array."""
 
-    def _enqueue(self, sample: int, values: Float32) -> None:
-        if not self._whole.fits(values):
-            self.flush()
-        if self._whole.fits(values):
-            self._whole.put(sample, values)
-        else:
-            self._absorb(self._summary(values), sample=sample)
+    def extrema(self) -> Extrema:
+        """Of everything added so far."""
+        # Adding +0.0 turns -0.0 into 0.0: which of them a reduction finds depends on the order.
+        low, high = self._low + 0.0, self._high + 0.0
+        return Extrema(count=self._count, nonfinite=self._nonfinite, minimum=low, maximum=high)
 
-    def _enqueue_share(self, sample: int, share: Float32) -> None:
-        if not self._shares.fits(share):
-            self.flush()
-        if self._shares.fits(share):
-            self._shares.put(sample, share)
-        else:
-            self._absorb_share(share)
-
-    def _summary(self, values: Float32) -> Extrema | Histogram:
-        return Extrema().observe(values) if isinstance(self.state, Extrema) else summarize(values)
-
-    def _absorb_share(self, share: Float32) -> None:
-        self.state = _joined(self.state, replace(summarize(share), extrema=Extrema()))
-
-    def _absorb(self, summary: Extrema | Histogram, *, sample: int) -> None:
-        if summary.extrema.nonfinite and (self.first_nonfinite is None or sample < self.first_nonfinite):
-            self.first_nonfinite = sample
-        self.state = _joined(self.state, summary)
+    def state(self) -> Statistic:
+        """The statistic of everything added so far."""
+        return self.extrema()
 
 
-def _joined(state: Extrema | Histogram, part: Extrema | Histogram) -> Extrema | Histogram:
-    """A statistic and one more part of the same data: its elements, or of large rows the extrema alone."""
-    if isinstance(state, Extrema):
-        return state.merge(part.extrema)
-    if isinstance(part, Extrema):
-        return replace(state, extrema=state.extrema.merge(part))
-    return state.merge(part)
+class _HistogramFold(_Fold):
+    """Extrema, and the histogram of a share of large rows and of all of small ones.
+
+    Small arrays wait in one buffer for good to be counted together: fresh copies cost more in page faults than in
+    copying, and counting costs as much for few elements as for many.
+    """
+
+    def __init__(self, capacity: int, share: _Share, before: Statistic | None) -> None:
+        super().__init__(capacity, share, before)
+        self._buffer = np.empty(capacity, np.float32)
+        self._size = 0
+        self._counted = before if isinstance(before, Histogram) else Histogram()
+
+    def _observe(self, array: AnyArray, values: Float32, part: Extrema) -> None:
+        chosen = self._share.of(values, array)
+        if part.nonfinite:
+            chosen = [finite_part(piece) for piece in chosen]
+        for piece in chosen:
+            if self._size + piece.size > self._buffer.size:
+                self._flush()
+            if piece.size > self._buffer.size:
+                self._counted = self._counted.merge(count(piece))
+            else:
+                self._buffer[self._size : self._size + piece.size].reshape(piece.shape)[...] = piece
+                self._size += piece.size
+
+    def _flush(self) -> None:
+        if self._size:
+            self._counted = self._counted.merge(count(self._buffer[: self._size]))
+            self._size = 0
+
+    def state(self) -> Statistic:
+        """The statistic of everything added so far."""
+        self._flush()
+        return replace(self._counted, extrema=self.extrema())
 
 
-def _share(values: Float32, array: AnyArray) -> Float32 | None:
-    """The positions p of each large row of an array with p % PERIOD < RUN, as float32[m]; None of small rows."""
-    rows = max(array.shape[0], 1) if array.ndim else 1
-    if values.size <= SAMPLED_ABOVE * rows:
-        return None
-    table = values.reshape(rows, -1)
-    whole = table.shape[1] // PERIOD * PERIOD
-    runs = table[:, :whole].reshape(rows, -1, PERIOD)[:, :, :RUN]
-    return np.concatenate((runs.reshape(-1), table[:, whole : whole + RUN].reshape(-1)))
+class _OrderedFold(_Fold):
+    """Moving averages: their unit is the sample, so that nothing can wait."""
+
+    def __init__(self, capacity: int, share: _Share, before: Statistic | None) -> None:
+        super().__init__(capacity, share, before)
+        self._averages = before if isinstance(before, MovingAverage) else MovingAverage()
+
+    def _observe(self, array: AnyArray, values: Float32, part: Extrema) -> None:
+        chosen = self._share.of(values, array)
+        counted = count(finite_part(np.concatenate([piece.reshape(-1) for piece in chosen])))
+        self._averages = self._averages.follow(replace(counted, extrema=part))
+
+    def state(self) -> Statistic:
+        """The statistic of everything added so far."""
+        return replace(self._averages, histogram=replace(self._averages.histogram, extrema=self.extrema()))
+
+
+_FOLDS = {Extrema.kind: _Fold, Histogram.kind: _HistogramFold, MovingAverage.kind: _OrderedFold}

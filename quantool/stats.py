@@ -4,8 +4,8 @@ A ``.qcal`` file is a zip archive of these members, in this order, with fixed ti
 
 - ``header.json``: format, version, the version of each kind of statistic, model_sha256, graph_sha256 (of the normalized
   graph), data_sha256, samples, sources, full, and a row for each statistic with its address: a hash of graph, tensor,
-  version and data. A tensor's row has its kind, counts, extrema (null where there are none), the sum (a hexadecimal
-  integer in units of 2^-149), the number of occupied buckets, and the averages of an ordered statistic.
+  version and data. A tensor's row has its kind, counts, extrema (null where there are none), the number of
+  occupied buckets, and the averages of an ordered statistic.
 - ``feeds.bin``: the first 8 bytes of each feed's content hash, sorted, uint64.
 - ``keys.bin``: the keys of the occupied buckets of all tensors, one after the other, uint16.
 - ``counts.bin``: their counters, int64.

@@ -37,7 +37,6 @@ class TensorRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     minimum: float | None
     maximum: float | None
     buckets: int = 0
-    total: str = "0"
     averages: Averages | None = None
 
 

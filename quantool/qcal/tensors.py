@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Final
 
 import msgspec
 import numpy as np
@@ -13,8 +12,6 @@ from calibrators.buckets import FIRST_KEY, LAST_KEY
 from quantool.qcal.rows import Averages, Header, TensorRow
 
 _KEY_TYPE, _COUNT_TYPE = np.dtype("<u2"), np.dtype("<i8")
-# 2^63 times the largest float32, in units of 2^-149.
-_LARGEST_SUM_BITS: Final = 149 + 128 + 63
 
 
 def buckets(state: Statistic) -> tuple[bytes, bytes]:
@@ -44,7 +41,6 @@ def row(header: Header, name: str, state: Statistic) -> TensorRow:
         minimum=seen.minimum if seen.count else None,
         maximum=seen.maximum if seen.count else None,
         buckets=histogram.keys.size,
-        total=format(histogram.total, "x"),
         averages=averages,
     )
 
@@ -76,7 +72,6 @@ def states(header: Header, key_bytes: bytes, count_bytes: bytes) -> dict[str, St
             extrema=_extrema(row),
             keys=keys[start:end].astype(np.uint16),
             counts=counts[start:end].astype(np.int64),
-            total=int(row.total, 16),
         )
         found[row.name] = _state(row, _consistent(row.name, histogram))
         if row.address != header.address(row.kind, row.name):
@@ -99,8 +94,7 @@ def _consistent(name: str, histogram: Histogram) -> Histogram:
     keys, counts = histogram.keys, histogram.counts
     ordered = bool(np.all(keys[1:] > keys[:-1])) and bool(np.all((keys >= FIRST_KEY) & (keys <= LAST_KEY)))
     counted = bool(np.all(counts > 0)) and histogram.counted <= histogram.extrema.count
-    summed = histogram.total.bit_length() <= _LARGEST_SUM_BITS
-    if not (ordered and counted and summed):
+    if not (ordered and counted):
         raise ValueError(f"the buckets of tensor {name!r} contradict themselves or its count")
     return histogram
 

@@ -17,6 +17,7 @@ from quantool.stats import Stats
 class TensorStatistic:
     """One tensor. count: finite elements seen; counted: those in the histogram; None where a kind does not tell.
 
+    mean: of a share of the elements, where channels were summed.
     channels: how many have statistics of their own; grams: keys of the Gram matrices of layers that read it.
     """
 
@@ -78,7 +79,7 @@ def _tensor(stats: Stats, name: str) -> TensorStatistic:
         observed_max=seen.maximum if seen and known else None,
         counted=histogram.counted if histogram else None,
         zeros=histogram.zeros if histogram else None,
-        mean=histogram.mean if histogram and histogram.counted else None,
+        mean=float(channels.means.mean()) if channels and channels.rows else None,
         channels=channels.lows.size if channels else None,
         grams=tuple(sorted(key for key in stats.grams if key == name or key.startswith(f"{name} "))),
     )
