@@ -121,7 +121,10 @@ OPTIONS: Final[dict[str, Option]] = {
     ),
     "seed": Option(panel=DATA, metavar="N", kind=int, default="0", help="Seed --data random."),
     "allow_nonfinite": Option(panel=DATA, kind=bool, help="Skip NaN and infinity in data, counted."),
-    "memory": Option(panel=DATA, metavar="SIZE", help="Stay within this much memory: 512M, 2G. Refused for now."),
+    "memory": Option(
+        panel=DATA, metavar="SIZE",
+        help="Stay within this much private memory: 512M, 2G. Slower, and speed is not measured.",
+    ),
     "threads": Option(panel=DATA, metavar="N", kind=int, help="Use N threads. Default: what the runtime chooses."),
     "min_sqnr": Option(panel=GATES, metavar="DB", kind=float, help="Demand this SQNR of every output, in dB."),
     "min_agreement": Option(

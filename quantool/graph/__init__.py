@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from quantool.graph.facts import constant, constant_loader, facts
 from quantool.graph.identity import graph_identity, model_identity
+from quantool.graph.infer import shapes_for
 from quantool.graph.inputs import input_specs
 from quantool.graph.load import Loaded, already_quantized, checker_error, decode_tensor, read
 from quantool.graph.macs import macs
@@ -29,4 +30,5 @@ __all__ = [
     "prepare",
     "read",
     "serialize",
+    "shapes_for",
 ]

@@ -11,7 +11,7 @@ from quantool.graph.edit import apply
 from quantool.graph.scopes import paused_collector
 from quantool.pipeline.source import FloatModel
 from quantool.rewrite import rewrite
-from quantool.runtime import Loadable
+from quantool.runtime import Loadable, Thrift
 from quantool.schema import Parameters, Plan
 
 
@@ -24,7 +24,7 @@ def quantized_graph(source: FloatModel, plan: Plan, parameters: Parameters) -> g
     return model
 
 
-def loadable(model: graph.Model, *, threads: int) -> Loadable:
+def loadable(model: graph.Model, *, threads: int, thrift: Thrift) -> Loadable:
     """A graph under work as something that the runtime loads."""
     data, folder = graph.serialize(model)
-    return Loadable(model=data, folder=folder, threads=threads, label="the quantized model")
+    return Loadable(model=data, folder=folder, threads=threads, thrift=thrift, label="the quantized model")

@@ -16,7 +16,7 @@ from quantool.pipeline.refusals import refuse_unmeasured
 from quantool.pipeline.resolved import settings_of
 from quantool.pipeline.rows import node_rows
 from quantool.pipeline.source import model_info, normalized_model, read_float, source_files
-from quantool.pipeline.statistics import file_request, gather, wanted_by
+from quantool.pipeline.statistics import file_request, gather, taps_of, wanted_by
 from quantool.plan import make_plan
 from quantool.recipe import Formula, Recipe
 from quantool.report.model import OutputInfo
@@ -33,10 +33,10 @@ def calibrate(request: CalibrateRequest) -> CalibrateResult:
     Raises DataError without data, NothingQuantizedError where no tensor would need a range.
     """
     draft = Draft(command="calibrate", recipe=request.recipe.to_dict())
-    with draft.attached():
+    with draft.attached(), draft.memory.watching(request.recipe.memory):
         recipe, target = request.recipe, targets.load(request.recipe.target)
         refuse_unmeasured(recipe)
-        loaded = read_float(request.model)
+        loaded = read_float(request.model, memory=recipe.memory)
         draft.model = model_info(loaded)
         samples = open_samples(request.data, None, loaded, recipe=recipe, progress=request.progress, keep_all=True)
         if request.output is not None:
@@ -62,7 +62,8 @@ def calibrate(request: CalibrateRequest) -> CalibrateResult:
                 fix="See `quantool explain` for the reason of every node.",
             )
         wanted_request = file_request(source, wanted, recipe)
-        stats, _ = gather(source, wanted_request, samples, recipe=recipe, progress=request.progress)
+        taps = taps_of(source, wanted_request, samples, recipe=recipe, meter=draft.memory)
+        stats, _ = gather(wanted_request, samples, taps=taps, recipe=recipe, progress=request.progress)
         draft.data = data_info(samples)
         draft.warnings.extend((*([] if samples.note is None else [samples.note]), *source.notes, *plan.notes))
         draft.verdict = f"{len(stats.tensors)} tensors calibrated on {stats.samples} samples."

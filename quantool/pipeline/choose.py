@@ -28,7 +28,7 @@ from quantool.pipeline.source import FloatModel
 from quantool.recipe import Effort, Recipe
 from quantool.report.model import Trial
 from quantool.report.wording import plural
-from quantool.runtime import tap
+from quantool.runtime import Thrift, tap
 from quantool.schema import AnyArray, Feed, GraphFacts, NodeFact, Parameters, Plan, Range
 from quantool.solve import default_calibrator, solve
 from quantool.stats import Stats
@@ -89,6 +89,7 @@ def choose(
     maker = _Maker(planner=planner, recipe=recipe, fitting=samples.fitting, known=stats)
     first = maker.made(source, stats.tensors, str(recipe.calibrator or default_calibrator(recipe.activations)))
     too_large = source.loaded.source.size_bytes > LARGEST_TRIAL_BYTES or first.plan.reference
+    too_large = too_large or source.normalized.thrift is Thrift.WEIGHTS
     blind = not samples.judging or not samples.held_out
     if blind or recipe.effort is Effort.FAST or too_large or not first.plan.activations:
         return first, ()
@@ -215,7 +216,7 @@ class _Judge:
         """Mean noise over signal of the samples, in dB, of the worst scored tensor."""
         model = quantized_graph(candidate.source, candidate.plan, candidate.parameters)
         names = {tensor: _counterpart(model, tensor, reader) for tensor, reader in self._points.items()}
-        source = loadable(model, threads=self._threads)
+        source = loadable(model, threads=self._threads, thrift=candidate.source.normalized.thrift)
         stream = tap(source, self._feeds, groups=[list(dict.fromkeys(names.values()))], with_outputs=with_outputs)
         shares: dict[str, list[float]] = {tensor: [] for tensor in names}
         for reference, (_, arrays) in zip(self._reference, stream, strict=True):

@@ -14,7 +14,7 @@ from quantool.pipeline.feeds import data_info, ranges_info
 from quantool.pipeline.job import Job
 from quantool.pipeline.rows import coverage, node_rows, tensor_rows
 from quantool.pipeline.source import FloatModel
-from quantool.pipeline.statistics import collect_request, gather, new_to, usable_stats, wanted_by
+from quantool.pipeline.statistics import collect_request, gather, new_to, taps_of, usable_stats, wanted_by
 from quantool.plan import Findings, examine, make_plan
 from quantool.recipe import Calibrator, Effort
 from quantool.schema import Feed, Note, Parameters, Plan, Range, Reason
@@ -101,7 +101,8 @@ def _stats(job: Job, source: FloatModel, plan: Plan, draft: Draft) -> tuple[Stat
         assert job.samples is not None, "a static plan without ranges has samples"
         wanted = wanted_by(plan) | wanted_by(_plan(job, source, Findings(allow=spectral_nodes(plan))))
         request = collect_request(source, wanted, job.recipe)
-        gathered = gather(source, request, job.samples, recipe=job.recipe, progress=job.request.progress)
+        taps = taps_of(source, request, job.samples, recipe=job.recipe, meter=draft.memory)
+        gathered = gather(request, job.samples, taps=taps, recipe=job.recipe, progress=job.request.progress)
         draft.warnings.extend(job.samples.notes(gathered[0], job.recipe, source.facts))
         draft.data = data_info(job.samples)
         return gathered

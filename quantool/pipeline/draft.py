@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 
 from quantool.errors import QuantoolError
+from quantool.pipeline.memory import Meter
 from quantool.report.model import (
     Coverage,
     DataInfo,
@@ -43,11 +44,13 @@ class Draft:
     verdict: str | None = None
     warnings: list[Note] = field(default_factory=list)
     trials: tuple[Trial, ...] = ()
+    memory: Meter = field(default_factory=Meter)
 
     def report(self) -> Report:
         """The report of a run that succeeded so far."""
         values = {spec.name: getattr(self, spec.name) for spec in fields(self)}
-        return Report(**{**values, "warnings": tuple(dict.fromkeys(self.warnings))})
+        values |= {"warnings": tuple(dict.fromkeys(self.warnings)), "memory": self.memory.info()}
+        return Report(**values)
 
     @contextmanager
     def attached(self) -> Iterator[None]:

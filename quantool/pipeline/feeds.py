@@ -10,7 +10,8 @@ from pathlib import Path
 
 from quantool import graph
 from quantool.data import DataOptions, FeedSource, Findings, InputSpec, find_beside, open_data, split_feeds
-from quantool.data.held_out import MOST_BYTES, MOST_FEEDS, short_hash
+from quantool.data.held_out import FITTING_FEEDS, MOST_BYTES, MOST_FEEDS, short_hash
+from quantool.pipeline.hardest import MOST
 from quantool.recipe import Calibrator, Recipe
 from quantool.report.model import OF_RANGES, DataInfo
 from quantool.report.wording import plural
@@ -71,6 +72,11 @@ class Samples:
         self._findings = Findings(main)
         self._feeds: Iterator[Feed] = self._findings.watch(source or ())
         self._verify: Iterator[Feed] = iter(verify or ())
+
+    @property
+    def most_kept(self) -> int:
+        """How many feeds are held at a time, at most, the one under way not counted."""
+        return MOST if self._keep_all else MOST + MOST_FEEDS + FITTING_FEEDS
 
     def probes(self) -> Sequence[Feed]:
         """The first feeds; they are not used up. A shard gives those of the whole, so that all shards see the same."""

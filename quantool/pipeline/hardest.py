@@ -30,6 +30,7 @@ class Hardest:
     def __init__(self) -> None:
         self._kept: list[tuple[float, str, Feed]] = []
         self._current: Feed = {}
+        self._peaks: list[float] = []
 
     @property
     def feeds(self) -> tuple[Feed, ...]:
@@ -37,22 +38,25 @@ class Hardest:
         return tuple(feed for _, _, feed in self._kept)
 
     def watch(self, feeds: Iterable[Feed]) -> Iterator[Feed]:
-        """Pass feeds on, remembering which one is under way."""
+        """Pass feeds on, remembering which one is under way; it is rated when the next one is asked for."""
         for feed in feeds:
-            self._current = feed
+            self._current, self._peaks = feed, []
             yield feed
+            self._rate()
 
-    def judge(
-        self, stream: Iterable[tuple[int, Mapping[str, AnyArray]]]
-    ) -> Iterator[tuple[int, Mapping[str, AnyArray]]]:
-        """Pass the activations of the watched feeds on, rating each feed by them."""
+    def judge(self, stream: Iterable[tuple[int, dict[str, AnyArray]]]) -> Iterator[tuple[int, Mapping[str, AnyArray]]]:
+        """Pass the activations of the watched feeds on, in one piece or several, adding up how hard they are.
+
+        They are dropped before the next ones are asked for, whoever still holds the mapping.
+        """
         for sample, arrays in stream:
-            self._rate(arrays)
+            peaks = [max(float(a.max()), -float(a.min())) for a in arrays.values() if a.size]
+            self._peaks += [math.log2(peak) for peak in peaks if 0 < peak < math.inf]
             yield sample, arrays
+            arrays.clear()
 
-    def _rate(self, arrays: Mapping[str, AnyArray]) -> None:
-        peaks = [max(float(a.max()), -float(a.min())) for a in arrays.values() if a.size]
-        hardness = sum(math.log2(peak) for peak in peaks if 0 < peak < math.inf)
+    def _rate(self) -> None:
+        hardness = math.fsum(self._peaks)  # whatever the order of the pieces
         full = len(self._kept) == MOST
         if full and -hardness > self._kept[-1][0]:
             return

@@ -43,7 +43,7 @@ def prepare(request: QuantizeRequest, draft: Draft) -> Job:
     """Refuse what cannot work before a byte of data is read."""
     recipe, target = request.recipe, targets.load(request.recipe.target)
     refuse_unmeasured(recipe)
-    loaded = read_float(request.model)
+    loaded = read_float(request.model, memory=recipe.memory)
     draft.model = model_info(loaded)
     samples = open_samples(request.data, request.verify_data, loaded, recipe=recipe, progress=request.progress)
     if samples is not None and samples.note is not None:

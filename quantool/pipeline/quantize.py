@@ -16,6 +16,7 @@ from quantool.pipeline.decide import Calibrated, decide, gather_evidence
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.job import Job, prepare
 from quantool.pipeline.judge import Evaluation, evaluate, judge_gates, load_quantized
+from quantool.pipeline.memory import thrift_of
 from quantool.pipeline.resolved import resolved_recipe, settings_of
 from quantool.pipeline.rows import float_convolutions, node_rows, tensor_rows
 from quantool.pipeline.source import (
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 #: how often nodes that the runtime does not fuse are given up before the run's own check fails
 SETTLING_ROUNDS = 3
+#: what the verdict says of sessions that save memory
+NOT_TIMED = "Speed was not measured because of --memory."
 #: what the verdict of `auto` says where there was no data
 WHAT_DATA_ADDS = "Data would let activations become integers too, and tell what that costs: give --data."
 
@@ -59,7 +62,7 @@ def quantize(request: QuantizeRequest) -> QuantizeResult:
             NothingQuantizedError: no node could be quantized. VerificationError: the result failed its check.
     """
     draft = Draft(command="quantize", recipe=request.recipe.to_dict())
-    with draft.attached():
+    with draft.attached(), draft.memory.watching(request.recipe.memory):
         job = prepare(request, draft)
         source = _normalize(job, draft)
         evidence = gather_evidence(job, source, draft)
@@ -127,14 +130,15 @@ def _written(job: Job, result: graph.Model) -> Iterator[tuple[Loadable, Pending 
         "quantool.target": job.target.name,
         "quantool.source_sha256": job.loaded.source.sha256,
     }
-    label, threads = "the quantized model", job.recipe.threads or 0
+    label, threads, thrift = "the quantized model", job.recipe.threads or 0, thrift_of(job.loaded, job.recipe.memory)
     if job.output is None:
         proto = model_proto(result, provenance=provenance)
-        yield Loadable(model=proto.SerializeToString(deterministic=True), threads=threads, label=label), None
+        data = proto.SerializeToString(deterministic=True)
+        yield Loadable(model=data, threads=threads, thrift=thrift, label=label), None
         return
     with write_temporary(result, job.output, force=job.request.force, provenance=provenance) as pending:
         yield (
-            Loadable(model=pending.read(), external=pending.external, threads=threads, label=label),
+            Loadable(model=pending.read(), external=pending.external, threads=threads, thrift=thrift, label=label),
             pending,
         )
 
@@ -148,6 +152,7 @@ def _verify(job: Job, source: FloatModel, plan: Plan, written: _Written, *, draf
     if job.recipe.verify:
         check(data.model, job.loaded.checker_error, has_external=bool(data.external))
         loaded = load_quantized(data, plan, source.facts, written=written.nodes, strict=_strict(job))
+        loaded = replace(loaded, timed=loaded.timed and job.recipe.memory is None)
         draft.warnings.extend(loaded.notes)
         if loaded.runs_as is not None:
             draft.runtime = RuntimeInfo(fused=loaded.runs_as.fused, left=loaded.runs_as.left)
@@ -182,6 +187,8 @@ def _verify(job: Job, source: FloatModel, plan: Plan, written: _Written, *, draf
     )
     if job.mode is Mode.AUTO:
         draft.verdict += " " + WHAT_DATA_ADDS
+    if job.recipe.memory is not None and job.samples is not None:
+        draft.verdict += " " + NOT_TIMED
 
 
 def _strict(job: Job) -> bool | None:

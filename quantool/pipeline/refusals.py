@@ -29,12 +29,12 @@ def refuse_unmeasured(recipe: Recipe) -> None:
             where="--io",
             fix="Leave it out: inputs and outputs keep their float types.",
         )
-    if recipe.memory is not None:
+    if recipe.memory is not None and recipe.min_speedup is not None:
         raise OptionError(
-            "not-bounded",
-            f"--memory {recipe.memory} needs tensors tapped in groups, and no run bounds its memory so yet",
-            where="--memory",
-            fix="Leave it out, and give smaller feeds where memory is short.",
+            "impossible-pair",
+            "--min-speedup does not go with --memory: sessions that save memory are slower, and are not timed",
+            where="--min-speedup, --memory",
+            fix="Leave one of them out.",
         )
 
 

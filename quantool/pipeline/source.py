@@ -13,10 +13,11 @@ from quantool.errors import ModelError, QuantoolError
 from quantool.graph.normalize import PASSES, normalize, wants_hardswish
 from quantool.graph.outputs import with_outputs
 from quantool.pipeline.feeds import Samples, random_probe
+from quantool.pipeline.memory import refuse_large_file, thrift_of
 from quantool.recipe import Recipe
 from quantool.report.model import ModelInfo
 from quantool.requests import ModelSource
-from quantool.runtime import Loadable, Optimization, Session, tap, tensor_types
+from quantool.runtime import Loadable, Optimization, Session, Thrift, tap, tensor_types
 from quantool.schema import AnyArray, Feed, GraphFacts, Note
 from quantool.verify import relative_differences, same
 
@@ -50,8 +51,9 @@ class FloatModel:
     notes: list[Note] = field(default_factory=list)
 
 
-def read_float(source: ModelSource) -> graph.Loaded:
-    """Read a model and refuse what is quantized already."""
+def read_float(source: ModelSource, *, memory: int | None = None) -> graph.Loaded:
+    """Read a model and refuse what is quantized already, and a file too large for a bound in bytes."""
+    refuse_large_file(source, memory)
     loaded = graph.read(source)
     found = graph.already_quantized(loaded.proto)
     if found:
@@ -78,10 +80,10 @@ def source_files(loaded: graph.Loaded, samples: Samples | None, *others: object)
     return files_read(loaded.source.path, external, beside, *others)
 
 
-def given_loadable(loaded: graph.Loaded, *, threads: int = 0) -> Loadable:
+def given_loadable(loaded: graph.Loaded, *, threads: int = 0, thrift: Thrift = Thrift.NONE) -> Loadable:
     """How ONNX Runtime loads the model as given."""
     model = loaded.source.path or loaded.proto.SerializeToString()
-    return Loadable(model=model, folder=loaded.source.folder, threads=threads, label="the float model")
+    return Loadable(model=model, folder=loaded.source.folder, threads=threads, thrift=thrift, label="the float model")
 
 
 def normalized_model(loaded: graph.Loaded, samples: Samples | None, *, opset: int | None, recipe: Recipe) -> FloatModel:
@@ -93,7 +95,7 @@ def normalized_model(loaded: graph.Loaded, samples: Samples | None, *, opset: in
     meaning the opset change altered is named. Raises ModelError.
     """
     threads = recipe.threads or 0
-    given = given_loadable(loaded, threads=threads)
+    given = given_loadable(loaded, threads=threads, thrift=thrift_of(loaded, recipe.memory))
     probes, reference, notes = _reference(given, loaded, samples, seed=recipe.seed)
     model = graph.prepare(loaded, opset=opset)
     if opset is not None and wants_hardswish(model) and max(opset, loaded.source.opset) < HARDSWISH_OPSET:
@@ -139,7 +141,7 @@ def finished(
 ) -> FloatModel:
     """A graph under work with everything that planning needs to know of it."""
     data, folder = graph.serialize(model)
-    normalized = Loadable(model=data, folder=folder, threads=threads, label="the normalized model")
+    normalized = Loadable(model=data, folder=folder, threads=threads, thrift=given.thrift, label="the normalized model")
     facts = graph.facts(model)
     unknown = [t.name for t in facts.tensors.values() if t.dtype == "" and _at_top(facts, t.name)]
     notes = list(model.notes)

@@ -13,6 +13,7 @@ from quantool.graph import graph_identity, model_identity
 from quantool.graph.outputs import with_outputs
 from quantool.pipeline.feeds import Samples
 from quantool.pipeline.hardest import Hardest
+from quantool.pipeline.memory import Meter, Planner, Taps, feed_bytes
 from quantool.pipeline.source import FloatModel
 from quantool.recipe import Collect, Recipe
 from quantool.runtime import tap, watched
@@ -73,14 +74,36 @@ class Digests:
             yield feed
 
 
+def taps_of(source: FloatModel, request: CollectRequest, samples: Samples, *, recipe: Recipe, meter: Meter) -> Taps:
+    """How the request's tensors are tapped: all at once, or under --memory in groups, planned for the first feeds.
+
+    Raises:
+        OptionError: ``memory-too-small``.
+    """
+    probes = samples.probes() if recipe.memory is not None else ()
+    if recipe.memory is None or not probes:
+        return Taps(model=source.normalized, groups=(request.tensors,))
+    planner = Planner(
+        loaded=source.loaded,
+        facts=source.facts,
+        model=source.normalized,
+        request=request,
+        bound=recipe.memory,
+        feeds=samples.most_kept + len(probes),
+    )
+    taps = Taps.within(planner, max(probes, key=feed_bytes))
+    meter.plan, meter.passes = taps.plan, 1
+    return taps
+
+
 def gather(
-    source: FloatModel, request: CollectRequest, samples: Samples, *, recipe: Recipe, progress: bool
+    request: CollectRequest, samples: Samples, *, taps: Taps, recipe: Recipe, progress: bool
 ) -> tuple[Stats, tuple[Feed, ...]]:
     """Statistics in one pass over the feeds that calibrate, and the hardest of those."""
-    feeds = watched(samples.calibration(), "calibrating", progress=progress, total=samples.length)
+    feeds = watched(taps.watch(samples.calibration()), "calibrating", progress=progress, total=samples.length)
     hardest, digests = Hardest(), Digests()
     watched_feeds = digests.watch(hardest.watch(feeds))
-    stream = tap(source.normalized, watched_feeds, groups=[request.tensors], with_outputs=with_outputs)
+    stream = tap(taps.model, watched_feeds, groups=taps.groups, with_outputs=with_outputs)
     stats = collect(hardest.judge(stream), request)
     return replace(stats, feeds=digests.found, sources=(samples.description,)), hardest.feeds
 

@@ -152,6 +152,21 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryInfo:
+    """Private memory under --memory: what no file backs, so that mapped weights do not count.
+
+    groups: how many the tensors were tapped in; passes: how often the data was read; measured_peak_bytes: the most
+    that was seen, looking every few milliseconds. None where the run did not come to know it.
+    """
+
+    bound_bytes: int
+    groups: int | None
+    passes: int | None
+    estimated_peak_bytes: int | None
+    measured_peak_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """An error as data: the four texts of a QuantoolError."""
 
@@ -183,6 +198,7 @@ class Report:
     warnings: tuple[Note, ...] = ()
     errors: tuple[Failure, ...] = field(default=())
     trials: tuple[Trial, ...] = ()
+    memory: MemoryInfo | None = None
 
     @classmethod
     def failed(cls, command: str, error: QuantoolError, *, model: str | None = None) -> Report:

@@ -78,6 +78,7 @@ def facts(report: Report) -> tuple[Fact, ...]:
         ("integer operators", _fused(report)),
         ("left at run time", _left(report)),
         ("chosen", _chosen(report)),
+        ("memory", _memory(report)),
         ("recipe", None if report.command == "compare" else _recipe(report.recipe)),
     )
     return tuple(Fact(label, value) for label, value in found if value)
@@ -195,6 +196,19 @@ def _chosen(report: Report) -> str | None:
         return None
     listed = [f"{visible(trial.name)} {decibel(trial.score_db)}" for trial in trials]
     return f"{listed[0]} (on the samples; also tried: {'; '.join(listed[1:])})"
+
+
+def _memory(report: Report) -> str | None:
+    """Whether the run stayed within its bound, as far as looking every few milliseconds tells."""
+    found = report.memory
+    if found is None:
+        return None
+    seen = found.measured_peak_bytes
+    stayed = "beyond" if seen is not None and seen > found.bound_bytes else "within"
+    parts = [] if found.groups is None else [f"{plural(found.groups, 'group')} of tensors"]
+    parts += [] if seen is None else [f"largest private memory seen {size(seen)}"]
+    tail = f" ({'; '.join(parts)})" if parts else ""
+    return f"{stayed} {size(found.bound_bytes)}{tail}"
 
 
 def _recipe(recipe: Mapping[str, object] | None) -> str | None:

@@ -49,6 +49,26 @@ class Optimization(StrEnum):
     DISABLED = "disabled"
 
 
+class Thrift(StrEnum):
+    """What a session gives up to take less private memory.
+
+    ACTIVATIONS: no block is set aside for a run's tensors beside that for its outputs; results are the same. WEIGHTS:
+    external weights stay mapped from their file as well: no prepacking, no blocked layouts, and no rewrite of the
+    optimizer that makes a weight anew. That takes longer, and results differ in the last bits.
+    """
+
+    NONE = "none"
+    ACTIVATIONS = "activations"
+    WEIGHTS = "weights"
+
+
+#: the rewrites of ONNX Runtime's optimizer, below blocked layouts, that make a new weight out of a large one
+_COPYING: Final = (
+    *("ConstantFolding", "ConvBNFusion", "ConvMulFusion", "MatMulBNFusion", "MatMulScaleFusion", "TransposeOptimizer"),
+    *("AttentionFusion", "MultiHeadAttentionFusion", "GroupQueryAttentionFusion"),
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loadable:
     """A model that ONNX Runtime can load, and how.
@@ -56,7 +76,8 @@ class Loadable:
     model: serialized bytes, or the path of a file. folder: where external data lies; None for the folder of
     the path, or where there is none. external: name of an external data file -> its mapped content, for a file
     that has no name on disk yet. threads: 0 leaves the number to ONNX Runtime. label: what errors call
-    the model. optimized_to: a file to write the optimized model to, its large weights beside it.
+    the model. optimized_to: a file to write the optimized model to. copied: its large weights go to a file beside it;
+    else those of external data keep their place, and others stay inside. arena: memory is kept for the next run.
     """
 
     model: bytes | Path
@@ -66,6 +87,9 @@ class Loadable:
     optimization: Optimization = Optimization.ALL
     label: str = "the model"
     optimized_to: Path | None = None
+    copied: bool = True
+    thrift: Thrift = Thrift.NONE
+    arena: bool = True
 
     def __post_init__(self) -> None:
         if self.threads < 0:
@@ -103,8 +127,11 @@ class Session:
 
     def __init__(self, source: Loadable) -> None:
         model = source.model if isinstance(source.model, bytes) else str(source.model)
+        left_out = list(_COPYING) if source.thrift is Thrift.WEIGHTS else None
         try:
-            self._session = onnxruntime.InferenceSession(model, _options(source), providers=["CPUExecutionProvider"])
+            self._session = onnxruntime.InferenceSession(
+                model, _options(source), providers=["CPUExecutionProvider"], disabled_optimizers=left_out
+            )
         except RUNTIME_ERRORS as error:
             raise ModelError(
                 "does-not-load",
@@ -166,9 +193,11 @@ def _options(source: Loadable) -> onnxruntime.SessionOptions:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
     options.intra_op_num_threads = source.threads
-    levels = onnxruntime.GraphOptimizationLevel
-    everything = source.optimization is Optimization.ALL
-    options.graph_optimization_level = levels.ORT_ENABLE_ALL if everything else levels.ORT_DISABLE_ALL
+    options.graph_optimization_level = _level(source)
+    options.enable_cpu_mem_arena = source.arena
+    options.enable_mem_pattern = source.thrift is Thrift.NONE
+    if source.thrift is Thrift.WEIGHTS:
+        options.add_session_config_entry("session.disable_prepacking", "1")
     # Idle threads that spin would slow whatever runs next, such as the other side of a comparison.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if source.folder is not None and isinstance(source.model, bytes):
@@ -181,9 +210,17 @@ def _options(source: Loadable) -> onnxruntime.SessionOptions:
         )
     if source.optimized_to is not None:
         options.optimized_model_filepath = str(source.optimized_to)
+    if source.optimized_to is not None and source.copied:
         key = "session.optimized_model_external_initializers_file_name"
         options.add_session_config_entry(key, source.optimized_to.name + ".data")
     return options
+
+
+def _level(source: Loadable) -> onnxruntime.GraphOptimizationLevel:
+    levels = onnxruntime.GraphOptimizationLevel
+    if source.optimization is Optimization.DISABLED:
+        return levels.ORT_DISABLE_ALL
+    return levels.ORT_ENABLE_EXTENDED if source.thrift is Thrift.WEIGHTS else levels.ORT_ENABLE_ALL
 
 
 def _members(name: str, value: object) -> Iterator[tuple[str, AnyArray]]:

@@ -98,7 +98,7 @@ IMPOSSIBLE = {
     "a fraction beyond 1": "--min-agreement 1.5",
     "a drop that nobody measures": "--max-drop 0.01",
     "integer inputs": "--io quantized",
-    "a bound that nobody keeps": "--memory 2G",
+    "a speed gate on sessions that save memory": "--min-speedup 1 --memory 2G",
     "an unknown target": "--target cpu-mips",
 }
 

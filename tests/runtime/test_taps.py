@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -13,7 +14,7 @@ from onnx import parser
 
 from quantool.errors import DataError, ModelError
 from quantool.graph.outputs import with_outputs
-from quantool.runtime.session import Loadable, Session
+from quantool.runtime.session import Loadable, Session, Thrift
 from quantool.runtime.taps import tap, tensor_types
 
 CHAIN = """
@@ -71,7 +72,43 @@ def test_groups_give_the_same_tensors_in_turn() -> None:
     ]  # fmt: skip
     for sample, tensors in parts:
         for name, array in tensors.items():
-            np.testing.assert_allclose(array, whole[sample][1][name], rtol=1e-6)
+            np.testing.assert_array_equal(array, whole[sample][1][name])
+
+
+@pytest.mark.parametrize("thrift", list(Thrift))
+@pytest.mark.parametrize("name", ["digits_cnn", "digits_transformer"])
+def test_groups_run_the_kernels_of_the_whole_bit_for_bit(name: str, thrift: Thrift) -> None:
+    path = Path(__file__).parents[2] / "sample_models" / f"{name}.onnx"
+    graph = onnx.load(str(path)).graph
+    names = [output for node in graph.node for output in node.output][::2]
+    [port] = Session(Loadable(model=path)).inputs.values()
+    shape = [size if isinstance(size, int) else 1 for size in port.shape]
+    data = [{port.name: np.random.default_rng(0).standard_normal(shape).astype("f")}]
+    model = Loadable(model=path, threads=1, thrift=thrift)
+    [(_, whole)] = tap(model, data, groups=[names], with_outputs=with_outputs)
+    parts = tap(
+        model, data, groups=[names[start : start + 7] for start in range(0, len(names), 7)], with_outputs=with_outputs
+    )
+    found = {tensor: array for _, arrays in parts for tensor, array in arrays.items()}
+    assert found.keys() == whole.keys()
+    for tensor, array in found.items():
+        np.testing.assert_array_equal(array, whole[tensor])
+
+
+def test_a_part_holds_what_its_outputs_need_and_no_more() -> None:
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float[N] x, bool k) => (float[N] y) <float[1] one = {1}, float[1] two = {2}>
+    {
+        a = Add(x, one)
+        b = If(k) <then_branch = t () => (float[N] c) { c = Neg(a) }, else_branch = e () => (float[N] d) { d = Abs(a) }>
+        y = Mul(b, two)
+    }
+    """
+    part = onnx.load_model_from_string(with_outputs(parser.parse_model(text).SerializeToString(), ["b"], alone=True))
+    assert [node.op_type for node in part.graph.node] == ["Add", "If"]
+    assert [tensor.name for tensor in part.graph.initializer] == ["one"]
+    assert [output.name for output in part.graph.output] == ["b"]
 
 
 def test_feeds_are_drawn_one_by_one_as_asked_for() -> None:
