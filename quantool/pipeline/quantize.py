@@ -28,7 +28,7 @@ from quantool.plan.reasons import REASONS, reason
 from quantool.recipe import option_flag
 from quantool.report.model import LatencyInfo, OutputInfo, RuntimeInfo, Verification
 from quantool.requests import QuantizeRequest, QuantizeResult
-from quantool.runtime import Loadable
+from quantool.runtime import Loadable, Thrift
 from quantool.schema import Mode, NodeFact, Parameters, Plan, Reason
 from quantool.verify import Evidence, verdict
 from quantool.version import __version__
@@ -136,7 +136,10 @@ def _written(job: Job, result: graph.Model) -> Iterator[tuple[Loadable, Pending 
         data = proto.SerializeToString(deterministic=True)
         yield Loadable(model=data, threads=threads, thrift=thrift, label=label), None
         return
-    with write_temporary(result, job.output, force=job.request.force, provenance=provenance) as pending:
+    # Inside a message they would be held three times.
+    external = True if thrift is Thrift.WEIGHTS else None
+    force = job.request.force
+    with write_temporary(result, job.output, force=force, provenance=provenance, external=external) as pending:
         yield (
             Loadable(model=pending.read(), external=pending.external, threads=threads, thrift=thrift, label=label),
             pending,

@@ -190,6 +190,15 @@ def test_weights_in_external_data_stay_mapped(shell: Shell) -> None:
     assert Path("m.qcal").read_bytes() == once
 
 
+def test_a_result_goes_to_external_data_where_its_weights_would_be_held_several_times(shell: Shell) -> None:
+    write_chain(6)
+    found = watched("quantize m.onnx --data d.npz -o q.onnx --memory 400M")
+    assert found["code"] == 0
+    assert found["peak"] <= 400 * MIB
+    assert Path("q.onnx").stat().st_size < MIB
+    assert [path.suffix for path in Path().glob("q.*.data")] == [".data"]
+
+
 @pytest.mark.full
 def test_a_model_of_3_gb_calibrates_within_2_gib(shell: Shell) -> None:
     write_chain(46)
