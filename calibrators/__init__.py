@@ -12,7 +12,7 @@ from calibrators.moving_average import MovingAverage
 from calibrators.percentile import estimate_percentile
 from calibrators.registry import CALIBRATORS, Calibrator
 from calibrators.statistic import STATISTICS, Statistic
-from calibrators.tails import estimate_expected
+from calibrators.tails import estimate_expected, estimate_expected_many
 
 __all__ = [
     "CALIBRATORS",
@@ -25,5 +25,6 @@ __all__ = [
     "MovingAverage",
     "Statistic",
     "estimate_expected",
+    "estimate_expected_many",
     "estimate_percentile",
 ]

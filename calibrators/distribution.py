@@ -8,18 +8,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.buckets import NEGATIVE_ZERO, POSITIVE_ZERO, edges
+from calibrators.buckets import BUCKETS, NEGATIVE_ZERO, POSITIVE_ZERO, edges
 from calibrators.histogram import Histogram
 from quantool.schema import Grid
 
 Float64 = npt.NDArray[np.float64]
 
+# The ends of all buckets: bucket k lies between those of k and k + 1.
+EDGES = edges(np.arange(BUCKETS + 1))
 # Intervals at least this wide, against their position: a density stays finite, and integrals keep 30 bits.
-_LEAST_WIDTH = 2.0**-20
+LEAST_WIDTH = 2.0**-20
 # (levels that the elements below an outlier would be left with at most, share of the elements) for which
 # outliers count as isolated. The second row is for tensors that would round to nothing but zero.
 _ISOLATED = ((16.0, 2e-5), (0.5, 1e-3))
-_LEAST_GAP = 8.0
+MOST_ISOLATED = max(most for _, most in _ISOLATED)
+LEAST_GAP = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,27 @@ class Distribution:
             maximum=-self.minimum,
         )
 
+    def extended(self, below: Float64, above: Float64) -> Distribution:
+        """The distribution with one more element beyond each extreme.
+
+        float64[J] each: ascending distances from zero, the ends of intervals of equal weight; none where all are equal.
+        """
+        seen = self
+        if below[-1] > below[0]:
+            mirrored = seen.mirrored()._extended(below)
+            seen = mirrored.mirrored()
+        return seen._extended(above) if above[-1] > above[0] else seen
+
+    def _extended(self, above: Float64) -> Distribution:
+        pieces = above.size - 1
+        return replace(
+            self,
+            lower=np.append(self.lower, above[:-1]),
+            upper=np.append(self.upper, above[1:]),
+            weight=np.append(self.weight, np.full(pieces, 1.0 / pieces)),
+            maximum=float(above[-1]),
+        )
+
     def share_outside(self, lo: float, hi: float) -> float:
         """The fraction of the elements, zeros included, outside [lo, hi]; the range holds zero."""
         if self.total == 0.0 or (lo <= self.minimum and hi >= self.maximum):
@@ -100,50 +124,64 @@ def distribution(statistic: Histogram) -> Distribution:
     low, high = statistic.extrema.minimum, statistic.extrema.maximum
     kept = (statistic.keys != NEGATIVE_ZERO) & (statistic.keys != POSITIVE_ZERO)
     keys = statistic.keys[kept].astype(np.int64)
-    lower, upper = edges(keys), edges(keys + 1)
+    lower, upper = EDGES[keys], EDGES[keys + 1]
     weight = statistic.counts[kept].astype(np.float64)
     share = statistic.counted / max(statistic.extrema.count, 1)
     if low < 0.0 and not (lower.size and lower[0] <= low):
         lower, upper, weight = np.append(low, lower), np.append(low, upper), np.append(share, weight)
     if high > 0.0 and not (upper.size and upper[-1] >= high):
         lower, upper, weight = np.append(lower, high), np.append(upper, high), np.append(weight, share)
-    lower, upper = np.maximum(lower, low), np.minimum(upper, high)
-    # A sliver grows towards zero, so that no interval leaves the observed range.
-    lower = np.where(lower > 0.0, np.minimum(lower, upper * (1.0 - _LEAST_WIDTH)), lower)
-    upper = np.where(upper < 0.0, np.maximum(upper, lower * (1.0 - _LEAST_WIDTH)), upper)
+    if weight.size:
+        _trim(lower, upper, low=low, high=high)
     return Distribution(
         lower=lower, upper=upper, weight=weight, zero_weight=float(statistic.zeros), minimum=low, maximum=high
     )
 
 
-def without_isolated(whole: Distribution, grid: Grid) -> tuple[Distribution, float]:
+def _trim(lower: Float64, upper: Float64, *, low: float, high: float) -> None:
+    """Keep the outermost intervals within the extrema; a sliver grows towards zero, so that none leaves them."""
+    lower[0], upper[-1] = max(lower[0], low), min(upper[-1], high)
+    for at in (0, -1):
+        if lower[at] > 0.0:
+            lower[at] = min(lower[at], upper[at] * (1.0 - LEAST_WIDTH))
+        elif upper[at] < 0.0:
+            upper[at] = max(upper[at], lower[at] * (1.0 - LEAST_WIDTH))
+
+
+def without_isolated(whole: Histogram, grid: Grid) -> tuple[Histogram, float]:
     """Leave out elements so few and so far from the rest that they are errors rather than information.
 
     The squared error of one 1e6 among half a million normal values is least at a range of 6e5, which rounds
     every other element to zero. Elements are left out where the next smaller magnitude would keep only a
     few of the grid's levels, and where their share is tiny. Returns the rest, and the weight left out.
     """
-    order = np.argsort(whole.magnitude_high, kind="stable")
-    low, high = whole.magnitude_low[order], whole.magnitude_high[order]
-    beyond = np.cumsum(whole.weight[order][::-1])[::-1]
+    seen = distribution(whole)
+    order = np.argsort(seen.magnitude_high, kind="stable")
+    low, high = seen.magnitude_low[order], seen.magnitude_high[order]
+    beyond = np.cumsum(seen.weight[order][::-1])[::-1]
     if order.size < 2:
         return whole, 0.0
     gap, share = low[1:] / high[:-1], beyond[1:] / beyond[0]
     levels = grid.qmax - grid.qmin
     isolated = np.zeros(gap.size, bool)
     for left, most in _ISOLATED:
-        isolated |= (gap >= max(_LEAST_GAP, levels / left)) & (share <= most)
+        isolated |= (gap >= max(LEAST_GAP, levels / left)) & (share <= most)
     if not isolated.any():
         return whole, 0.0
     first = int(np.argmax(isolated))
-    bound = float(high[first])
-    kept = whole.magnitude_high <= bound
-    rest = replace(
-        whole,
-        lower=whole.lower[kept],
-        upper=whole.upper[kept],
-        weight=whole.weight[kept],
-        minimum=max(whole.minimum, -bound),
-        maximum=min(whole.maximum, bound),
+    return _within(whole, float(high[first])), float(beyond[first + 1])
+
+
+def _within(whole: Histogram, bound: float) -> Histogram:
+    """The elements of magnitudes up to a bound that no bucket holds inside."""
+    near = np.minimum(np.abs(EDGES[whole.keys]), np.abs(EDGES[whole.keys.astype(np.int64) + 1]))
+    kept = near < bound
+    keys = whole.keys[kept]
+    lowest, highest = EDGES[int(keys[0])], EDGES[int(keys[-1]) + 1]
+    low, high = whole.extrema.minimum, whole.extrema.maximum
+    extrema = replace(
+        whole.extrema,
+        minimum=low if low >= -bound else min(float(lowest), 0.0),
+        maximum=high if high <= bound else max(float(highest), 0.0),
     )
-    return rest, float(beyond[first + 1])
+    return replace(whole, extrema=extrema, keys=keys, counts=whole.counts[kept])

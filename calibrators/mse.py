@@ -1,83 +1,221 @@
 """The range of least squared error, isolated outliers left out.
 
 Shin, Hwang and Sung, Fixed-point performance analysis of recurrent neural networks, arXiv:1512.01322,
-equation 2, states the objective; the search is exhaustive on a coarse grid of ranges, then local.
+equation 2, states the objective; the search is exhaustive on a coarse grid of ranges, then local. It runs over many
+tensors at once, and what it finds for one does not depend on the others.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.distribution import Distribution, without_isolated
+from calibrators.distribution import Distribution, distribution, without_isolated
+from calibrators.histogram import Histogram
+from calibrators.octaves import Octaves
 from calibrators.squared_error import FastError, exact_error, realize
-from calibrators.statistic import Statistic, range_between, spread_of
+from calibrators.statistic import Statistic, histogram_of, range_between
 from quantool.schema import Grid, Range
 
 Float64 = npt.NDArray[np.float64]
+Bool = npt.NDArray[np.bool_]
+# (tensors, grid, which of them may have tails) -> float64[J, S, T]: ends of intervals of equal weight beyond the
+# extremes, the first at the extremes.
+TailEnds = Callable[[Octaves, Grid, Bool], Float64]
 
-# The first search covers ranges down to 2^-16 of the extrema.
-_OCTAVES = 16.0
-# Half widths of the local searches in octaves, and whether they use the exact error.
-_LOCAL = ((0.5, False), (0.125, False), (0.0625, True), (0.03125, True))
-_FAST_POINTS, _EXACT_POINTS = 9, 5
+# Tensors that are searched at once: few enough that their sums stay in a processor's cache.
+_TOGETHER = 128
+# Least and most octaves below the extrema that the search goes.
+_LEAST_DEPTH, _MOST_DEPTH = 6, 16
+# Half widths of the local searches in octaves, their points, and whether codes near zero are exact: of both ends apart,
+# and of one.
+_LATTICE = ((0.5, 6, False), (0.15, 6, False), (0.04, 5, True))
+_LINE = ((0.125, 33, True), (1 / 256, 3, True))
+# Those of the exact ones, where values stand on a grid of their own, as pixels do, are few, or meet few levels.
+_EXACT = ((0.0625, 5), (0.03125, 5))
+_FEW_BUCKETS, _FEW_ELEMENTS, _FEW_LEVELS = 300, 8192, 32
 
 
-def estimate_mse(state: Statistic, grid: Grid) -> Range:
-    """The range that loses least: rounding inside plus clipping outside, squared and summed.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """A tensor to search: where its range goes, its elements, and the weight of those left out."""
+
+    index: int
+    kept: Histogram
+    isolated: float = 0.0
+
+
+def estimate_mse_many(states: Sequence[Statistic], grid: Grid) -> list[Range]:
+    """The range of each state that loses least: rounding inside plus clipping outside, squared and summed.
 
     An asymmetric range keeps an end at zero where the data have one sign. A symmetric one is (-c, c). Of the
-    isolated outliers that were left out, the range says the number.
+    isolated outliers that were left out, a range says the number.
 
     Raises:
-        QuantoolError: the statistic holds no histogram.
+        QuantoolError: a statistic holds no histogram.
     """
-    whole = spread_of(state)
-    if whole.weight.size == 0:
-        return range_between(state, 0.0, 0.0)
-    seen, isolated = without_isolated(whole, grid)
-    lo, hi = search(seen, grid)
-    return range_between(state, lo, hi, isolated=isolated)
+    return least_errors(states, grid)
 
 
-def search(seen: Distribution, grid: Grid) -> tuple[float, float]:
-    """The ends of the range of least squared error, within the extrema."""
-    lowest, highest = min(seen.minimum, 0.0), max(seen.maximum, 0.0)
-    if grid.symmetric:
-        highest = max(-lowest, highest)
-        lowest = -highest
-    one_dimensional = grid.symmetric or lowest == 0.0 or highest == 0.0
-    fast = FastError.of(seen)
+def no_tails(seen: Octaves, grid: Grid, allowed: Bool) -> Float64:
+    """The tail ends where nothing is expected beyond the extremes."""
+    del grid, allowed
+    return seen.outermost.extreme[None]
+
+
+def least_errors(states: Sequence[Statistic], grid: Grid, *, tail_ends: TailEnds = no_tails) -> list[Range]:
+    """The range of each state that loses least, with what `tail_ends` expects beyond the extremes."""
+    ranges: dict[int, Range] = {}
+    tasks: list[_Task] = []
+    for index, state in enumerate(states):
+        extrema = state.extrema
+        if extrema.count and (extrema.minimum < 0.0 or extrema.maximum > 0.0):
+            tasks.append(_Task(index=index, kept=histogram_of(state)))
+        else:
+            ranges[index] = range_between(state, 0.0, 0.0)
+    room = np.empty(0)
+    while tasks:
+        cut: list[_Task] = []
+        for key, part in _parts(tasks, grid):
+            octaves = key.depth + (grid.qmax - grid.qmin).bit_length() + 1
+            size = 384 * key.sides * len(part) * (octaves + 2)
+            room = room if room.size >= size else np.empty(size)
+            seen = Octaves.of([task.kept for task in part], sides=key.sides, octaves=octaves, room=room)
+            cut += _without_isolated(part, seen.may_be_isolated(), grid)
+            for task, (lo, hi, clipped) in zip(part, _search(part, seen, grid, key, tail_ends), strict=True):
+                ranges[task.index] = range_between(states[task.index], lo, hi, isolated=task.isolated, clipped=clipped)
+        # Where outliers were left out, the range is searched anew.
+        tasks = cut
+    return [ranges[index] for index in range(len(states))]
+
+
+class _Alike(NamedTuple):
+    """What tensors that are searched at once have in common.
+
+    Attributes:
+        sides: 1 where all elements have one sign, else 2.
+        depth: how many octaves below the extrema the search goes.
+    """
+
+    sides: int
+    depth: int
+
+    @classmethod
+    def of(cls, kept: Histogram, grid: Grid) -> _Alike:
+        """Where clipping costs what finer steps gain, an end is at least its extreme over 1 + n / (3 levels^2).
+
+        A side much smaller than the other may be cut anywhere down to half a step, within the least depth.
+        """
+        seen = kept.extrema
+        sides = 2 if grid.symmetric or seen.minimum < 0.0 < seen.maximum else 1
+        clipped = 1.0 + seen.count / (3.0 * (grid.qmax - grid.qmin) ** 2)
+        return cls(sides, min(max(1 + math.ceil(math.log2(clipped)), _LEAST_DEPTH), _MOST_DEPTH))
+
+
+def _parts(tasks: Sequence[_Task], grid: Grid) -> Iterator[tuple[_Alike, Sequence[_Task]]]:
+    """Tensors to search at once."""
+    alike: dict[_Alike, list[_Task]] = {}
+    for task in tasks:
+        alike.setdefault(_Alike.of(task.kept, grid), []).append(task)
+    for key, some in alike.items():
+        for start in range(0, len(some), _TOGETHER):
+            yield key, some[start : start + _TOGETHER]
+
+
+def _without_isolated(tasks: Sequence[_Task], suspect: Bool, grid: Grid) -> list[_Task]:
+    """The tasks whose isolated outliers are left out; the suspicion is cheap and errs on one side only."""
+    cut = []
+    for task in (tasks[i] for i in np.flatnonzero(suspect).tolist() if not tasks[i].isolated):
+        kept, isolated = without_isolated(task.kept, grid)
+        if isolated:
+            cut.append(_Task(index=task.index, kept=kept, isolated=isolated))
+    return cut
+
+
+def _search(
+    tasks: Sequence[_Task], seen: Octaves, grid: Grid, alike: _Alike, tail_ends: TailEnds
+) -> Iterator[tuple[float, float, float]]:
+    """Both ends of the range of least error of each tensor, and the share of its elements outside."""
+    isolated = np.array([task.isolated for task in tasks])
+    tails = tail_ends(seen, grid, isolated == 0.0)
+    widest = np.broadcast_to(tails[-1].max(axis=0), tails[-1].shape) if grid.symmetric else tails[-1]
+    ends = _fast(FastError.of(seen, tails), widest, grid, alike.depth)
+    few = (seen.weight_beyond(np.zeros_like(ends)).sum(axis=0) < _FEW_ELEMENTS) | (grid.qmax - grid.qmin < _FEW_LEVELS)
+    negative = np.array([task.kept.extrema.minimum < 0.0 for task in tasks])
+    for i, task in enumerate(tasks):
+        if few[i] or task.kept.keys.size <= _FEW_BUCKETS:
+            ends[:, i] = _exact(distribution(task.kept), tails[:, :, i], ends[:, i], widest[:, i], grid)
+    outside = (seen.weight_beyond(ends).sum(axis=0) + isolated) / (seen.total + isolated)
+    low, high = ends if alike.sides == 2 else (ends[0] * negative, ends[0] * ~negative)
+    return zip((0.0 - low).tolist(), high.tolist(), outside.tolist(), strict=True)
+
+
+def _fast(error: FastError, widest: Float64, grid: Grid, depth: int) -> Float64:
+    """The ends, float64[S, T], of the ranges of least error within widest, float64[S, T]."""
+    lattice = widest.shape[0] == 2 and not grid.symmetric
     # Widest first: of equal errors the first wins.
-    factors = np.exp2(-np.linspace(0.0, _OCTAVES, 129 if one_dimensional else 33))
-    lows, highs = _pairs(lowest * factors, highest * factors, grid=grid)
-    lo, hi = _least(fast.of_steps(realize(lows, highs, grid)), lows, highs)
-    for width, exact in _LOCAL:
-        around = np.exp2(np.linspace(width, -width, _EXACT_POINTS if exact else _FAST_POINTS))
-        lows, highs = _pairs(np.maximum(lo * around, lowest), np.minimum(hi * around, highest), grid=grid)
-        if exact:
-            # The whole range beats its neighbours where values stand on a grid of their own, as pixels do.
-            lows, highs = np.append(lowest, lows), np.append(highest, highs)
-        steps = realize(lows, highs, grid)
-        lo, hi = _least(exact_error(seen, steps) if exact else fast.of_steps(steps), lows, highs)
-    return lo, hi
+    factors = np.exp2(-np.linspace(0.0, depth, (2 if lattice else 8) * depth + 1))
+    pairs = _pairs(factors.size, sides=widest.shape[0], lattice=lattice)
+    ends = widest[:, :, None] * factors
+    candidates = _of_pairs(ends, pairs)
+    best = _pick(error.coarse(ends, _realized(candidates, grid)[1], pairs), candidates)
+    for width, points, codes in _LATTICE if lattice else _LINE:
+        # The whole range beats its neighbours where many elements stand at its ends.
+        around = np.append(np.inf, np.exp2(np.linspace(width, -width, points)))
+        pairs = _pairs(points + 1, sides=widest.shape[0], lattice=lattice)
+        ends = np.minimum(best[:, :, None] * around, widest[:, :, None])
+        candidates = _of_pairs(ends, pairs)
+        reached, scale = _realized(candidates, grid)
+        errors = error.of_codes(reached, scale) if codes else error.of_steps(reached, scale)
+        for side, index in zip(error.tails_clipped(ends), pairs, strict=True):
+            errors += side[:, index]
+        best = _pick(errors, candidates)
+    return best
 
 
-def _pairs(lows: Float64, highs: Float64, *, grid: Grid) -> tuple[Float64, Float64]:
-    """Every low end with every high end, or the two of one index where the grid is symmetric."""
-    if grid.symmetric:
-        return lows, highs
-    # An end at zero, or several cut at the extreme, need one candidate.
-    lows, highs = _distinct(lows), _distinct(highs)
-    return np.repeat(lows, highs.size), np.tile(highs, lows.size)
+def _pairs(points: int, *, sides: int, lattice: bool) -> npt.NDArray[np.intp]:
+    """intp[S, C], which end of each side: every one with every other, or those of one index."""
+    index = np.arange(points)
+    return np.stack((np.repeat(index, points), np.tile(index, points))) if lattice else np.stack((index,) * sides)
 
 
-def _distinct(ends: Float64) -> Float64:
-    """Equal neighbours once, the order kept."""
-    kept: Float64 = ends[np.append(True, ends[1:] != ends[:-1])]
-    return kept
+def _of_pairs(ends: Float64, pairs: npt.NDArray[np.intp]) -> Float64:
+    """The ends of each candidate, float64[S, T, C]."""
+    return np.stack([side[:, index] for side, index in zip(ends, pairs, strict=True)])
 
 
-def _least(errors: Float64, lows: Float64, highs: Float64) -> tuple[float, float]:
-    best = int(np.argmin(errors))
-    return float(lows[best]), float(highs[best])
+def _realized(candidates: Float64, grid: Grid) -> tuple[Float64, Float64]:
+    """The ends that codes reach, float64[S, T, C], and the scale, float64[T, C]."""
+    if candidates.shape[0] == 1:
+        # A negative range mirrors the positive one.
+        scale = candidates[0] / (grid.qmax - grid.qmin)
+        return candidates, scale
+    steps = realize(-candidates[0], candidates[1], grid)
+    return np.stack((-steps.lo, steps.hi)), steps.scale
+
+
+def _pick(errors: Float64, candidates: Float64) -> Float64:
+    """The candidate of least error of each tensor, float64[S, T]."""
+    best = errors.argmin(axis=1)
+    return candidates[:, np.arange(best.size), best]
+
+
+def _exact(whole: Distribution, tails: Float64, ends: Float64, widest: Float64, grid: Grid) -> Float64:
+    """The local search around one tensor's ends, float64[S], by the exact error.
+
+    whole: mirrored where it has but negative elements. tails: float64[J, S].
+    """
+    seen = whole.mirrored() if ends.size == 1 and whole.minimum < 0.0 else whole
+    seen = seen.extended(*(tails.T if ends.size == 2 else (tails[:1, 0], tails[:, 0])))
+    for width, points in _EXACT:
+        around = np.append(np.inf, np.exp2(np.linspace(width, -width, points)))
+        pairs = _pairs(points + 1, sides=ends.size, lattice=ends.size == 2 and not grid.symmetric)
+        candidates = _of_pairs(np.minimum(ends[:, None] * around, widest[:, None])[:, None], pairs)[:, 0]
+        low, high = candidates if ends.size == 2 else (np.zeros(candidates.shape[1]), candidates[0])
+        ends = candidates[:, int(np.argmin(exact_error(seen, realize(-low, high, grid))))]
+    return ends

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,7 +13,7 @@ from calibrators.extrema import Extrema
 from calibrators.histogram import Histogram
 from calibrators.minmax import estimate_minmax, estimate_moving_average
 from calibrators.moving_average import MovingAverage
-from calibrators.mse import estimate_mse
+from calibrators.mse import estimate_mse_many
 from calibrators.percentile import estimate_percentile
 from calibrators.statistic import STATISTICS, Statistic
 from quantool.schema import Grid, Range
@@ -27,11 +27,16 @@ class Calibrator:
 
     Attributes:
         needs: the kind of statistic that is enough, a key of STATISTICS. Any kind that holds more will do.
-        estimate: (state, grid) -> Range; raises QuantoolError where the state holds too little.
+        estimate_many: (states, grid) -> the range of each, whatever the others; raises QuantoolError where a state
+            holds too little.
     """
 
     needs: str
-    estimate: Callable[[Statistic, Grid], Range]
+    estimate_many: Callable[[Sequence[Statistic], Grid], list[Range]]
+
+    def estimate(self, state: Statistic, grid: Grid) -> Range:
+        """The range of one tensor."""
+        return self.estimate_many([state], grid)[0]
 
     def zero(self) -> Statistic:
         """The statistic of nothing."""
@@ -50,10 +55,14 @@ class Calibrator:
         return a.merge(b)
 
 
+def _one_by_one(estimate: Callable[[Statistic, Grid], Range]) -> Callable[[Sequence[Statistic], Grid], list[Range]]:
+    return lambda states, grid: [estimate(state, grid) for state in states]
+
+
 CALIBRATORS: dict[str, Calibrator] = {
-    "mse": Calibrator(needs=Histogram.kind, estimate=estimate_mse),
-    "minmax": Calibrator(needs=Extrema.kind, estimate=estimate_minmax),
-    "percentile": Calibrator(needs=Histogram.kind, estimate=estimate_percentile),
-    "entropy": Calibrator(needs=Histogram.kind, estimate=estimate_entropy),
-    "moving-average": Calibrator(needs=MovingAverage.kind, estimate=estimate_moving_average),
+    "mse": Calibrator(needs=Histogram.kind, estimate_many=estimate_mse_many),
+    "minmax": Calibrator(needs=Extrema.kind, estimate_many=_one_by_one(estimate_minmax)),
+    "percentile": Calibrator(needs=Histogram.kind, estimate_many=_one_by_one(estimate_percentile)),
+    "entropy": Calibrator(needs=Histogram.kind, estimate_many=_one_by_one(estimate_entropy)),
+    "moving-average": Calibrator(needs=MovingAverage.kind, estimate_many=_one_by_one(estimate_moving_average)),
 }

@@ -1,4 +1,4 @@
-"""The squared error of quantizing a distribution: fast over many ranges, or exact over a few.
+"""The squared error of quantizing: fast over many ranges of many tensors, or exact over a few of one.
 
 An element x inside the range becomes s * rint(x / s), one outside becomes the nearer end (zero is on the grid).
 """
@@ -11,14 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.distribution import Distribution
+from calibrators.octaves import Octaves
 from quantool.schema import Grid
 
 Float64 = npt.NDArray[np.float64]
 
+# Codes of each side around which the exact error is cheap.
+_NEAR = 16
+
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Candidate ranges as the grid realizes them, float64[C] each: scale, and the ends that codes reach."""
+    """Candidate ranges as the grid realizes them, float64[*S] each: scale, and the ends that codes reach."""
 
     scale: Float64
     lo: Float64
@@ -39,9 +43,8 @@ def realize(lo: Float64, hi: Float64, grid: Grid) -> Steps:
 def exact_error(seen: Distribution, steps: Steps) -> Float64:
     """The summed squared error for each candidate, float64[C], less a constant that all of them share.
 
-    Integrates (x - Q(x))^2 over each interval of even density. Its antiderivative is
-    s^3 (r / 12 + e^3 / 3) at x = s (r + e), r = rint(x / s), since a whole step contributes s^3 / 12, and a
-    third of the distance's cube beyond an end. What every candidate rounds to zero costs its square always.
+    Integrates (x - Q(x))^2 over each interval of even density. What every candidate rounds to zero costs its square
+    always.
     """
     matters = seen.magnitude_high > 0.5 * float(steps.scale.min())
     lower, upper = seen.lower[matters], seen.upper[matters]
@@ -52,100 +55,163 @@ def exact_error(seen: Distribution, steps: Steps) -> Float64:
     # Added one by one: a sliver at an extreme may end where its neighbour does.
     np.add.at(change, np.searchsorted(points, upper), density)
     np.subtract.at(change, np.searchsorted(points, lower), density)
-    scale = steps.scale[:, None]
     inside = np.minimum(np.maximum(points, steps.lo[:, None]), steps.hi[:, None])
-    beyond = points - inside
-    inside /= scale
-    whole = np.rint(inside)
-    inside -= whole
-    areas = (whole / 12.0 + inside * inside * inside / 3.0) * (scale * scale * scale)
-    areas += beyond * beyond * beyond / 3.0
+    areas = _antiderivative(inside, points - inside, steps.scale[:, None])
     result: Float64 = areas @ change
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class OneSide:
-    """Moments of the positive elements, for what a positive end clips.
+def _antiderivative(inside: Float64, beyond: Float64, scale: Float64) -> Float64:
+    """Of (x - Q(x))^2 over x, where `inside` is the point of the range nearest to x and `beyond` the rest of x.
 
-    Attributes:
-        low: float64[k], ascending lower ends.
-        high: float64[k], upper ends.
-        weight: float64[k].
-        moments: float64[3, k + 1], sums of 1, x and x^2 over the intervals from i on.
+    It is s^3 (r / 12 + e^3 / 3) at x = s (r + e), r = rint(x / s), since a whole step contributes s^3 / 12, and a
+    third of the distance's cube beyond an end. Overwrites `inside`.
     """
-
-    low: Float64
-    high: Float64
-    weight: Float64
-    moments: Float64
-
-    @classmethod
-    def of(cls, seen: Distribution) -> OneSide:
-        """The positive side of a distribution."""
-        positive = seen.upper > 0.0
-        low, high, weight = seen.lower[positive], seen.upper[positive], seen.weight[positive]
-        first = 0.5 * weight * (low + high)
-        moments = np.zeros((3, weight.size + 1))
-        stacked = np.stack((weight, first, _squares(low, high, weight=weight)))
-        moments[:, :-1] = np.cumsum(stacked[:, ::-1], axis=1)[:, ::-1]
-        return cls(low, high, weight, moments)
-
-    def clipping_error(self, ends: Float64) -> Float64:
-        """Summed squared distance of the elements beyond each end, shape of ends >= 0."""
-        if self.weight.size == 0:
-            return np.zeros(ends.shape)
-        first = np.searchsorted(self.low, ends, side="left")
-        weights, sums, squares = self.moments[:, first]
-        whole = np.maximum(squares - 2.0 * ends * sums + ends * ends * weights, 0.0)
-        cut = np.maximum(first - 1, 0)
-        length = np.where(first > 0, np.maximum(self.high[cut] - ends, 0.0), 0.0)
-        result: Float64 = whole + length**3 / (3.0 * (self.high[cut] - self.low[cut])) * self.weight[cut]
-        return result
+    inside /= scale
+    whole = np.rint(inside)
+    inside -= whole
+    areas: Float64 = (whole / 12.0 + inside * inside * inside / 3.0) * (scale * scale * scale)
+    areas += beyond * beyond * beyond / 3.0
+    return areas
 
 
 @dataclass(frozen=True, slots=True)
 class FastError:
-    """The squared error in constant time a candidate: rounding loses s^2 / 12 where it does not give zero.
+    """The squared error of T tensors in constant time a candidate: rounding loses s^2 / 12 where it does not give zero.
+
+    The outermost intervals, where data that were clipped stand, are exact.
 
     Attributes:
-        magnitude: float64[k], ascending farther ends of the intervals.
-        weights: float64[k + 1], weight of the i nearest to zero.
-        squares: float64[k + 1], their sum of squares.
-        positive: what the upper end clips.
-        negative: what the lower end clips, mirrored.
+        seen: the elements.
+        tails: float64[J, S, T], ascending ends of intervals beyond the extremes, the first at the extreme, or J = 0.
+        change: float64[J, S, T], the density below each less that above.
     """
 
-    magnitude: Float64
-    weights: Float64
-    squares: Float64
-    positive: OneSide
-    negative: OneSide
+    seen: Octaves
+    tails: Float64
+    change: Float64
 
     @classmethod
-    def of(cls, seen: Distribution) -> FastError:
-        """Cumulate a distribution once, for any number of candidates."""
-        order = np.argsort(seen.magnitude_high, kind="stable")
-        low, high, weight = seen.magnitude_low[order], seen.magnitude_high[order], seen.weight[order]
-        start = np.zeros(1)
-        return cls(
-            magnitude=high,
-            weights=np.concatenate((start, np.cumsum(weight))),
-            squares=np.concatenate((start, np.cumsum(_squares(low, high, weight=weight)))),
-            positive=OneSide.of(seen),
-            negative=OneSide.of(seen.mirrored()),
-        )
+    def of(cls, seen: Octaves, tails: Float64) -> FastError:
+        """Prepare a search: `tails` are the ends of intervals that hold one element together."""
+        width = np.diff(tails, axis=0)
+        share = 1.0 / max(width.shape[0], 1)
+        density = np.where(width > 0.0, share / np.where(width > 0.0, width, 1.0), 0.0)
+        none = np.zeros((1, *tails.shape[1:]))
+        return cls(seen, tails, np.concatenate((none, density)) - np.concatenate((density, none)))
 
-    def of_steps(self, steps: Steps) -> Float64:
-        """The summed squared error for each candidate, float64[C]."""
-        scale = steps.scale
-        small = np.searchsorted(self.magnitude, 0.5 * scale, side="right")
-        rounded = (self.weights[-1] - self.weights[small]) * scale * scale / 12.0 + self.squares[small]
-        clipped = self.positive.clipping_error(steps.hi) + self.negative.clipping_error(-steps.lo)
-        result: Float64 = rounded + clipped
+    def coarse(self, ends: Float64, scale: Float64, pairs: npt.NDArray[np.intp]) -> Float64:
+        """The error, float64[T, C], for ends float64[S, T, N] that no integer zero point moves.
+
+        pairs: intp[S, C], the ends of each candidate. scale: float64[T, C]. All is approximate here.
+        """
+        clipped = self._clipped(ends)
+        clipped += self.tails_clipped(ends)
+        clipped += self._outermost_clipped(ends)
+        result = self._rounded(scale)
+        for side, index in zip(clipped, pairs, strict=True):
+            result += side[:, index]
         return result
 
+    def of_steps(self, ends: Float64, scale: Float64) -> Float64:
+        """The summed squared error for each candidate, float64[T, C], less a constant for each tensor.
 
-def _squares(low: Float64, high: Float64, *, weight: Float64) -> Float64:
-    """The sum of squares in each interval of even density."""
-    return weight * (low * low + low * high + high * high) / 3.0
+        ends: float64[S, T, C], scale: float64[T, C]. Without the tails' share.
+        """
+        clipped = self._clipped(ends)
+        clipped += self._outermost(ends, scale)
+        result: Float64 = self._rounded(scale) + clipped.sum(axis=0)
+        return result
+
+    def of_codes(self, ends: Float64, scale: Float64) -> Float64:
+        """As `of_steps`, but exact for the elements within 16 steps of zero, where their density varies most.
+
+        By parts, their squared error is the sum of x^2 less 2 s times the summed distance of the elements beyond each
+        of the borders s / 2, 3 s / 2, ... between codes.
+        """
+        codes = np.rint(ends / scale)
+        # No element is beyond this, which stands for borders beyond a side's last code.
+        nowhere = np.ldexp(self.seen.outermost.extreme.max(axis=0), 2)[:, None]
+        result = np.zeros(ends.shape)
+        for code in range(_NEAR):
+            result += self._distance(np.where(codes > code, (code + 0.5) * scale, nowhere))
+        result *= -2.0 * scale
+        more = codes > _NEAR
+        result += self._far(np.where(more, (_NEAR + 0.5) * scale, nowhere), scale)
+        result += np.where(more, self._clipped(ends), 0.0)
+        result += self._outermost(ends, scale)
+        total: Float64 = result.sum(axis=0)
+        return total
+
+    def _distance(self, border: Float64) -> Float64:
+        """The summed distance of the elements beyond a border, float64[S, T, C]."""
+        table = self.seen.sides
+        found = table.find(border)
+        inside = border - table.floor(border)
+        distance = table.read(found, 1)
+        distance -= border * table.read(found, 0)
+        inside *= inside
+        inside *= table.read(found, 3)
+        inside *= 1.5
+        distance += inside
+        return distance
+
+    def _far(self, border: Float64, scale: Float64) -> Float64:
+        """What is left for the elements beyond the last border, rounded or clipped: less their share so far."""
+        table = self.seen.sides
+        found, floor = table.find(border), table.floor(border)
+        density = table.read(found, 3)
+        weight = table.read(found, 0) - 3.0 * density * (border - floor)
+        first = table.read(found, 1) - 1.5 * density * (border * border - floor * floor)
+        square = table.read(found, 2) - density * (border**3 - floor**3)
+        reach = _NEAR * scale
+        return weight * (scale * scale / 12.0 - reach * reach) + 2.0 * reach * first - square
+
+    def _rounded(self, scale: Float64) -> Float64:
+        table = self.seen.both
+        found = table.find(0.5 * scale)
+        return table.read(found, 0) * (scale * scale / 12.0) - table.read(found, 1)
+
+    def _clipped(self, ends: Float64) -> Float64:
+        """Summed squared distance of the elements beyond ends float64[S, T, C]; a bucket holds its elements evenly."""
+        table = self.seen.sides
+        found = table.find(ends)
+        result = table.read(found, 0) * ends
+        result -= 2.0 * table.read(found, 1)
+        result *= ends
+        result += table.read(found, 2)
+        inside = ends - table.floor(ends)
+        result -= table.read(found, 3) * (inside * inside * inside)
+        return result
+
+    def tails_clipped(self, ends: Float64) -> Float64:
+        """What the expected elements beyond the extremes lose to clipping by ends float64[S, T, N]."""
+        result = np.zeros(ends.shape)
+        for point, change in zip(self.tails, self.change, strict=True):
+            beyond = point[:, :, None] - ends
+            np.maximum(beyond, 0.0, out=beyond)
+            result += beyond * beyond * beyond * (change / 3.0)[:, :, None]
+        return result
+
+    def _outermost(self, ends: Float64, scale: Float64) -> Float64:
+        """What the outermost intervals lose, exactly."""
+        result = np.zeros(ends.shape)
+        for point, density in self._outermost_ends():
+            inside = np.minimum(point, ends)
+            result += density * _antiderivative(inside, point - inside, scale)
+        return result
+
+    def _outermost_clipped(self, ends: Float64) -> Float64:
+        """What they lose to clipping alone."""
+        result = np.zeros(ends.shape)
+        for point, density in self._outermost_ends():
+            beyond = np.maximum(point - ends, 0.0)
+            result += density / 3.0 * (beyond * beyond * beyond)
+        return result
+
+    def _outermost_ends(self) -> tuple[tuple[Float64, Float64], ...]:
+        """The ends float64[S, T, 1] of the outermost intervals, and the density below each less that above."""
+        outer = self.seen.outermost
+        width = outer.extreme - outer.inner
+        density = (outer.weight / np.where(width > 0.0, width, 1.0))[:, :, None]
+        return (outer.extreme[:, :, None], density), (outer.inner[:, :, None], -density)

@@ -56,21 +56,24 @@ def _missing(needed: str, state: Statistic) -> QuantoolError:
     )
 
 
-def range_between(state: Statistic, lo: float, hi: float, *, isolated: float = 0.0) -> Range:
+def range_between(
+    state: Statistic, lo: float, hi: float, *, isolated: float = 0.0, clipped: float | None = None
+) -> Range:
     """The range lo..hi, widened to hold zero, with what the statistic says about it.
 
-    isolated: weight of the elements left out as outliers, in counted elements.
+    isolated: weight of the elements left out as outliers, in counted elements. clipped: the share of the elements
+    outside, where the caller knows it.
     """
     seen = state.extrema
     if seen.count == 0:
         return Range(lo=0.0, hi=0.0, observed_min=0.0, observed_max=0.0)
     lo, hi = min(lo, 0.0), max(hi, 0.0)
-    clipped, outliers = 0.0, 0
-    if lo > seen.minimum or hi < seen.maximum:
-        histogram = histogram_of(state)
-        clipped = distribution(histogram).share_outside(lo, hi)
-        # Counts are exact below 2^53, so that only a true fraction rounds up.
-        outliers = math.ceil(isolated * seen.count / max(histogram.counted, 1) - 1e-6)
+    if lo <= seen.minimum and hi >= seen.maximum:
+        clipped = 0.0
+    elif clipped is None:
+        clipped = spread_of(state).share_outside(lo, hi)
+    # Counts are exact below 2^53, so that only a true fraction rounds up.
+    outliers = math.ceil(isolated * seen.count / histogram_of(state).counted - 1e-6) if isolated else 0
     return Range(
         lo=lo, hi=hi, observed_min=seen.minimum, observed_max=seen.maximum,
         clipped_share=clipped, outliers=outliers,

@@ -8,17 +8,19 @@ Technometrics 29(3), 1987, section 2): shape = (1 - mean^2 / variance) / 2, scal
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from calibrators.distribution import Distribution, without_isolated
-from calibrators.mse import search
-from calibrators.statistic import Statistic, range_between, spread_of
+from calibrators.mse import least_errors
+from calibrators.octaves import Octaves
+from calibrators.statistic import Statistic
 from quantool.schema import Grid, Range
 
 Float64 = npt.NDArray[np.float64]
+Bool = npt.NDArray[np.bool_]
 
 # Intervals that a tail is spread over, and the share of it that they reach to.
 _PIECES = 8
@@ -32,87 +34,79 @@ _HEAVIEST = 0.25
 
 
 def estimate_expected(state: Statistic, grid: Grid, *, covering: bool = False) -> Range:
-    """The range that loses least on data that nobody has seen: as `mse`, with what is likely beyond the extrema.
+    """The range of one state, as :func:`estimate_expected_many` gives it."""
+    return estimate_expected_many([state], grid, covering=[covering])[0]
 
-    covering: keep all that was observed inside. Raises QuantoolError where the statistic holds no histogram.
+
+def estimate_expected_many(states: Sequence[Statistic], grid: Grid, *, covering: Sequence[bool]) -> list[Range]:
+    """The range of each state that loses least on data that nobody has seen.
+
+    As `mse` has it, with what is likely beyond the extrema. A covering range keeps all inside that was observed.
+
+    Raises:
+        QuantoolError: a statistic holds no histogram.
     """
-    whole = spread_of(state)
-    if whole.weight.size == 0:
-        return range_between(state, 0.0, 0.0)
-    seen, isolated = without_isolated(whole, grid)
-    lo, hi = search(seen if isolated else with_tails(seen, grid), grid)
-    if covering:
-        lo, hi, isolated = min(lo, whole.minimum), max(hi, whole.maximum), 0.0
-    return range_between(state, lo, hi, isolated=isolated)
+    found = least_errors(states, grid, tail_ends=tail_ends)
+    return [_covering(one) if covers else one for one, covers in zip(found, covering, strict=True)]
 
 
-def with_tails(seen: Distribution, grid: Grid) -> Distribution:
-    """Add one element beyond each extreme, where as many elements again would have one on average.
+def _covering(found: Range) -> Range:
+    """The range widened to all that was observed."""
+    return replace(
+        found,
+        lo=min(found.lo, found.observed_min),
+        hi=max(found.hi, found.observed_max),
+        clipped_share=0.0,
+        outliers=0,
+    )
 
-    It is spread over the tail that the largest elements suggest. An end stays where the data end for a reason:
-    at zero, at a value that many have (a Clip, a saturated Tanh), or within a step of the grid.
+
+def tail_ends(seen: Octaves, grid: Grid, allowed: Bool) -> Float64:
+    """Spread one element beyond each extreme, where as many elements again would have one on average.
+
+    float64[9, 2, T]: ascending ends of 8 intervals of equal weight, the first at the extreme, that follow the
+    tail that the largest elements suggest. All are the extreme where the data end for a reason: at zero, at a value
+    that many have (a Clip, a saturated Tanh), or within a step of the grid; and where a tensor is not allowed tails.
     """
-    step = (max(seen.maximum, 0.0) - min(seen.minimum, 0.0)) / (grid.qmax - grid.qmin)
-    above, below = _beyond(seen, step), _beyond(seen.mirrored(), step)
-    pieces = np.full(_PIECES, 1.0 / _PIECES)
-    if above.size:
-        seen = replace(
-            seen,
-            lower=np.append(seen.lower, above[:-1]),
-            upper=np.append(seen.upper, above[1:]),
-            weight=np.append(seen.weight, pieces),
-            maximum=float(above[-1]),
-        )
-    if below.size:
-        ends = -below[::-1]
-        seen = replace(
-            seen,
-            lower=np.append(ends[:-1], seen.lower),
-            upper=np.append(ends[1:], seen.upper),
-            weight=np.append(pieces, seen.weight),
-            minimum=float(ends[0]),
-        )
-    return seen
-
-
-def _beyond(seen: Distribution, step: float) -> Float64:
-    """float64[pieces + 1], ends of intervals of equal weight beyond the maximum; empty where it is an end."""
-    fitted = _excesses(seen)
-    if fitted is None:
-        return np.empty(0)
-    threshold, mean, variance = fitted
-    if not (mean > 0.0 and variance > 0.0):
-        return np.empty(0)
-    shape = min((1.0 - mean * mean / variance) / 2.0, _HEAVIEST)
-    # The excesses over a higher threshold, here the maximum, have the same shape and this scale.
-    scale = mean * (1.0 - shape) + shape * (seen.maximum - threshold)
-    if scale / (1.0 - shape) <= step or _within(seen, step) >= _CROWD:
-        return np.empty(0)
-    left = 1.0 - np.linspace(0.0, _REACH, _PIECES + 1)
-    beyond: Float64 = seen.maximum + scale * (-np.log(left) if shape == 0.0 else (left**-shape - 1.0) / shape)
+    extreme = seen.outermost.extreme
+    step = extreme.sum(axis=0) / (grid.qmax - grid.qmin)
+    threshold, mean, variance = _excesses(seen)
+    open_ended = allowed & (mean > 0.0) & (variance > 0.0)
+    shape = np.minimum((1.0 - mean * mean / np.where(open_ended, variance, 1.0)) / 2.0, _HEAVIEST)
+    # The excesses over a higher threshold, here the extreme, have the same shape and this scale.
+    scale = mean * (1.0 - shape) + shape * (extreme - threshold)
+    # Each side's elements less than a step below its extreme.
+    crowd = seen.weight_beyond(np.maximum(extreme - step, 0.0))
+    open_ended &= (scale > step * (1.0 - shape)) & (crowd < _CROWD)
+    shape, scale = np.where(open_ended, shape, 1.0), np.where(open_ended, scale, 0.0)
+    left = np.log1p(-np.linspace(0.0, _REACH, _PIECES + 1))[:, None, None]
+    # (left^-shape - 1) / shape, or -log(left) in the limit.
+    level = np.where(shape == 0.0, 1.0, shape)
+    beyond: Float64 = extreme + scale * np.where(shape == 0.0, -left, np.expm1(-level * left) / level)
     return beyond
 
 
-def _within(seen: Distribution, step: float) -> float:
-    """The weight of the elements less than a step below the maximum."""
-    share = np.clip((seen.upper - (seen.maximum - step)) / (seen.upper - seen.lower), 0.0, 1.0)
-    return float((seen.weight * share).sum())
+def _excesses(seen: Octaves) -> tuple[Float64, Float64, Float64]:
+    """A threshold that few elements of each side exceed, and the mean and variance of their excesses.
 
-
-def _excesses(seen: Distribution) -> tuple[float, float, float] | None:
-    """A threshold that few positive elements exceed, and the mean and variance of their excesses."""
-    top = min(max(_LEAST, seen.total**0.5), seen.total * _MOST_SHARE)
-    above = np.cumsum(seen.weight[::-1])[::-1]
-    if not (above.size and above[0] >= top > 0.0):
-        return None
-    first = int(np.flatnonzero(above >= top)[-1])
-    weight, lower, upper = seen.weight[first:].copy(), seen.lower[first:].copy(), seen.upper[first:]
-    weight[0] -= above[first] - top
-    lower[0] = upper[0] - (upper[0] - lower[0]) * weight[0] / seen.weight[first]
-    threshold = float(lower[0])
-    if threshold < 0.0:
-        return None
-    low, high = lower - threshold, upper - threshold
-    mean = float((weight * (low + high)).sum()) / (2.0 * top)
-    square = float((weight * (low * low + low * high + high * high)).sum()) / (3.0 * top)
-    return threshold, mean, square - mean * mean
+    float64[2, T] each; the mean is 0 where a side has too few elements.
+    """
+    outer = seen.outermost
+    top = np.minimum(np.maximum(_LEAST, np.sqrt(seen.total)), seen.total * _MOST_SHARE)
+    found, following = seen.buckets_of_weight(top - outer.weight)
+    weight, first, square = (seen.sides.read(following, which) for which in range(3))
+    # The bucket that crosses the threshold, as an interval of its own weight, mean and variance.
+    own, own_first, own_square = (seen.sides.read(found, which) - s for which, s in enumerate((weight, first, square)))
+    enough = (own > 0.0) & (outer.weight < top)
+    own = np.where(enough, own, 1.0)
+    middle = own_first / own
+    half = np.sqrt(np.maximum(3.0 * (own_square / own - middle * middle), 0.0))
+    part = np.clip((top - outer.weight - weight) / own, 0.0, 1.0)
+    upper = middle + half
+    threshold = upper - 2.0 * half * part
+    near, far, last = outer.inner - threshold, outer.extreme - threshold, upper - threshold
+    excess = first - threshold * weight + outer.weight * (near + far) / 2.0 + part * own * last / 2.0
+    squares = square - threshold * (2.0 * first - threshold * weight)
+    squares += outer.weight * (near * near + near * far + far * far) / 3.0 + part * own * last * last / 3.0
+    mean = np.where(enough, excess / top, 0.0)
+    return threshold, mean, squares / top - mean * mean

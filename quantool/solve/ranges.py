@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 
-from calibrators import CALIBRATORS, MovingAverage, estimate_expected
+from calibrators import CALIBRATORS, MovingAverage, estimate_expected_many
 from calibrators.statistic import Statistic
 from quantool.elements import ELEMENTS
 from quantool.errors import DataError
@@ -50,11 +51,40 @@ def solve_ranges(
     members: dict[str, list[ActivationSpec]] = {}
     for spec in plan.activations.values():
         members.setdefault(spec.group, []).append(spec)
-    ranges: dict[str, Range] = {}
-    for specs in members.values():
-        chosen = _pinned(specs, facts, stats, recipe) or _estimated(specs, facts, stats, recipe, default=default)
-        ranges.update({spec.name: chosen for spec in specs})
-    return ranges
+    found: dict[str, Range] = {}
+    asked: dict[tuple[str | None, Grid], dict[str, _Question]] = {}
+    for group, specs in members.items():
+        pinned = _pinned(specs, facts, stats, recipe)
+        if pinned is not None:
+            found[group] = pinned
+        else:
+            question = _question(specs, facts, stats, recipe, default=default)
+            asked.setdefault((question.calibrator, question.grid), {})[group] = question
+    for (calibrator, grid), questions in asked.items():
+        ranges = _answers(calibrator, grid, list(questions.values()))
+        found.update({group: _bounded(chosen, members[group]) for group, chosen in zip(questions, ranges, strict=True)})
+    return {spec.name: found[group] for group, specs in members.items() for spec in specs}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """What to estimate for a group: with which calibrator (None: the least error to expect), and from what.
+
+    covering: keep inside all that was observed.
+    """
+
+    calibrator: str | None
+    grid: Grid
+    state: Statistic
+    covering: bool = False
+
+
+def _answers(calibrator: str | None, grid: Grid, questions: Sequence[_Question]) -> list[Range]:
+    """The range for each question of one calibrator and grid: together, since a search over many tensors is cheaper."""
+    states = [question.state for question in questions]
+    if calibrator is None:
+        return estimate_expected_many(states, grid, covering=[question.covering for question in questions])
+    return CALIBRATORS[calibrator].estimate_many(states, grid)
 
 
 def _pinned(
@@ -71,10 +101,10 @@ def _pinned(
     return _bounded(Range(lo=pinned[0], hi=pinned[1], observed_min=lo, observed_max=hi), specs)
 
 
-def _estimated(
+def _question(
     specs: list[ActivationSpec], facts: GraphFacts, stats: Mapping[str, Statistic], recipe: Recipe, *, default: str
-) -> Range:
-    """The range that the calibrator reads off the group's merged statistics.
+) -> _Question:
+    """What the group's calibrator is asked to read off its merged statistics.
 
     The default counts what is likely beyond the extrema of a few elements too, and clips nothing that a Softmax or a
     caller reads.
@@ -94,9 +124,9 @@ def _estimated(
     if named is None and default == DEFAULT_CALIBRATOR:
         exact = any(spec.exact for spec in specs)
         if not exact or state.extrema.count < ENOUGH_ELEMENTS:
-            return _bounded(estimate_expected(state, grid, covering=exact), specs)
+            return _Question(calibrator=None, grid=grid, state=state, covering=exact)
         named = "minmax"
-    return _bounded(CALIBRATORS[named or default].estimate(state, grid), specs)
+    return _Question(calibrator=named or default, grid=grid, state=state)
 
 
 def _collected(tensor: str, facts: GraphFacts, stats: Mapping[str, Statistic]) -> str:

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from calibrators import CALIBRATORS, Extrema, Histogram, MovingAverage, estimate_percentile
+from calibrators import CALIBRATORS, Extrema, Histogram, MovingAverage, estimate_expected_many, estimate_percentile
 from calibrators.distribution import distribution
 from calibrators.entropy import BINS, STEP, best_bin_count, divergence, linear_bins
 from quantool.errors import QuantoolError
@@ -298,3 +298,26 @@ def test_two_tensors_of_one_scale_have_the_wider_averages():
     assert both.average_maximum == pytest.approx(max(a.average_maximum, b.average_maximum))
     assert both.extrema == a.extrema.merge(b.extrema)
     assert a.beside(MovingAverage()) == MovingAverage().beside(a) == a
+
+
+MIXTURE = [
+    *(Histogram().observe(draw(name)[:20_000]) for name in SHAPES),
+    *(Histogram().observe(draw(name)[:500]) for name in SHAPES),
+    Histogram().observe(np.append(draw("normal"), 1e6)),
+    Histogram(),
+    Histogram().observe(np.zeros(5)),
+    Histogram().observe([1e-45]),
+]
+
+
+def expected_many(states: list[Histogram], grid: Grid) -> list[Range]:
+    return estimate_expected_many(states, grid, covering=[False] * len(states))
+
+
+@pytest.mark.parametrize("estimate_many", [CALIBRATORS["mse"].estimate_many, expected_many], ids=["mse", "expected"])
+@pytest.mark.parametrize("grid", [UINT8, SYMMETRIC, UINT4, UINT16], ids=["uint8", "int8-symmetric", "uint4", "uint16"])
+def test_a_range_does_not_depend_on_the_tensors_estimated_with_it(estimate_many, grid):
+    together = estimate_many(MIXTURE, grid)
+    assert together == [estimate_many([state], grid)[0] for state in MIXTURE]
+    assert together[::-1] == estimate_many(MIXTURE[::-1], grid)
+    assert estimate_many(MIXTURE * 6, grid) == together * 6

@@ -7,7 +7,8 @@ import pytest
 
 from calibrators import CALIBRATORS, Histogram
 from calibrators.distribution import distribution
-from calibrators.tails import estimate_expected, with_tails
+from calibrators.octaves import Octaves
+from calibrators.tails import estimate_expected, tail_ends
 from quantool.schema import Grid, Range
 
 UINT8, SYMMETRIC = Grid.of("uint8"), Grid.of("int8", symmetric=True)
@@ -100,8 +101,10 @@ def test_an_isolated_outlier_is_left_out_and_has_no_tail():
 
 
 def test_a_tail_weighs_as_much_as_one_element():
-    seen = distribution(Histogram().observe(np.random.default_rng(0).standard_normal(100).astype(np.float32)))
-    longer = with_tails(seen, UINT8)
+    state = Histogram().observe(np.random.default_rng(0).standard_normal(100).astype(np.float32))
+    seen, room = distribution(state), np.empty(384 * 2 * 22)
+    octaves = Octaves.of([state], sides=2, octaves=20, room=room)
+    longer = seen.extended(*tail_ends(octaves, UINT8, np.array([True]))[:, :, 0].T)
     assert longer.total == pytest.approx(seen.total + 2)
     assert longer.minimum < seen.minimum < seen.maximum < longer.maximum
     assert np.all(longer.lower[1:] >= longer.upper[:-1])

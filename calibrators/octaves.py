@@ -1,0 +1,255 @@
+"""Histograms of many tensors side by side, as sums that the bits of a number find.
+
+The exponent of a number and the first 6 bits of its mantissa name a pair of logarithmic buckets, 64 an octave. Counted
+from a tensor's largest magnitude downwards, these stand at the same places for all tensors. Every sum runs within one
+tensor and in a fixed order, so that a tensor's results do not depend on the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from calibrators.buckets import NEGATIVE_ZERO, POSITIVE_ZERO
+from calibrators.distribution import EDGES, LEAST_GAP, LEAST_WIDTH, MOST_ISOLATED
+from calibrators.histogram import Histogram
+
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+_PLACE_BITS = 6
+PLACES = 1 << _PLACE_BITS
+# Bits of a float64's mantissa after the first 6, and its bias less one: that of an exponent as frexp gives it.
+_BELOW = 52 - _PLACE_BITS
+_BIAS = 1022
+
+# The ends of each bucket as distances from zero; the nearer one's exponent bits and its place in the octave.
+_NEAR = np.minimum(np.abs(EDGES[:-1]), np.abs(EDGES[1:]))
+_FAR = np.maximum(np.abs(EDGES[:-1]), np.abs(EDGES[1:]))
+_OCTAVE = _NEAR.view(np.int64) >> 52
+_PLACE = (_NEAR.view(np.int64) >> (_BELOW - 1)) & (2 * PLACES - 1)
+# The mean of x and x^2 over each of the octave's buckets, float64[2, 128, 1], in units of the octave's lower end.
+_AT = 1.0 + np.arange(2 * PLACES + 1)[:, None] / (2 * PLACES)
+_MEANS = np.stack(((_AT[:-1] + _AT[1:]) / 2.0, (_AT[:-1] * _AT[:-1] + _AT[:-1] * _AT[1:] + _AT[1:] * _AT[1:]) / 3.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Values of every pair of buckets of some rows: float64[64, m, rows * (octaves + 2)].
+
+    A row has an octave more at each end: one for all that is smaller, and one above the data.
+
+    Attributes:
+        values: the values.
+        octaves: how many octaves a row tells apart.
+        lowest: int64[*rows, 1], the exponent and place bits of 2^-octaves below each row's top, less an octave.
+    """
+
+    values: Float64
+    octaves: int
+    lowest: Int64
+
+    def find(self, points: Float64) -> Int64:
+        """Where the values stand for points >= 0, float64[*rows, C]: of the pair of buckets that holds each."""
+        bucket = points.view(np.int64) >> _BELOW
+        bucket -= self.lowest
+        np.clip(bucket, 0, (self.octaves + 2) * PLACES - 1, out=bucket)
+        return self.at(bucket)
+
+    def at(self, bucket: Int64) -> Int64:
+        """Where the values of pairs of buckets stand, int64[*rows, C]; they count from the lowest octave's first."""
+        found = bucket & (PLACES - 1)
+        found *= self.values.shape[1] * self.values.shape[2]
+        bucket >>= _PLACE_BITS
+        bucket += np.arange(0, self.values.shape[2], self.octaves + 2).reshape(self.lowest.shape)
+        found += bucket
+        return found
+
+    @staticmethod
+    def floor(points: Float64) -> Float64:
+        """The lower end of the pair of buckets that holds each point >= 0."""
+        return (points.view(np.int64) >> _BELOW << _BELOW).view(np.float64)
+
+    def read(self, found: Int64, which: int) -> Float64:
+        """One of the m values."""
+        return self.values.reshape(-1)[which * self.values.shape[2] :].take(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outermost:
+    """The interval at the extreme of each side, float64[S, T]: the negative sides, mirrored, then the positive ones.
+
+    Where each tensor has one sign alone, S is 1, and negative ones are mirrored.
+
+    An extreme that sampling left out is an interval of its own, with its expected weight.
+
+    Attributes:
+        inner: the end nearer to zero.
+        extreme: the distance of the exact extreme; 0 where a side is empty.
+        weight: number of elements.
+        held: bool[2, T], for the first and the last bucket of the histogram, whether it is the interval.
+        added: float64[T], weight of the intervals that are no bucket.
+    """
+
+    inner: Float64
+    extreme: Float64
+    weight: Float64
+    held: Bool
+    added: Float64
+
+    @classmethod
+    def of(cls, states: Sequence[Histogram], counted: Float64, *, sides: int) -> Outermost:
+        """Those of histograms that hold `counted` elements, float64[T]."""
+        low = np.array([state.extrema.minimum for state in states])
+        high = np.array([state.extrema.maximum for state in states])
+        # A histogram without buckets has an extreme too small for one.
+        keys = np.array([state.keys[[0, -1]] if state.keys.size else (POSITIVE_ZERO,) * 2 for state in states]).T
+        counts = np.array([state.counts[[0, -1]] if state.keys.size else (0, 0) for state in states]).T
+        extreme, least = np.maximum((-low, high), 0.0), np.maximum((-high, low), 0.0)
+        filled = np.stack((keys[0] < NEGATIVE_ZERO, keys[1] > POSITIVE_ZERO))
+        held = filled & (_FAR[keys] >= extreme)
+        inner = np.where(held, np.maximum(_NEAR[keys], least), extreme)
+        share = counted / np.array([state.extrema.count for state in states])
+        inner = np.minimum(inner, extreme * (1.0 - LEAST_WIDTH))
+        weight = np.where(held, counts, np.where(extreme > 0.0, share, 0.0))
+        added = np.where(held, 0.0, weight).sum(axis=0)
+        if sides == 1:
+            # Everything is 0 on the side that is not there.
+            inner, extreme, weight = (side.sum(axis=0, keepdims=True) for side in (inner, extreme, weight))
+        return cls(inner=inner, extreme=extreme, weight=weight, held=held, added=added)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Octaves:
+    """The non-zero elements of T tensors.
+
+    Attributes:
+        outermost: the outermost intervals, which the sums leave out.
+        total: float64[T], number of elements, zeros included.
+        sides: rows [S, T]: sums of 1, x and x^2 over a pair of buckets and all beyond, and a third of its own density.
+        both: rows [T]: sums of 1 and x^2 over both sides.
+    """
+
+    outermost: Outermost
+    total: Float64
+    sides: Table
+    both: Table
+
+    @classmethod
+    def of(cls, states: Sequence[Histogram], *, sides: int, octaves: int, room: Float64) -> Octaves:
+        """Lay out histograms, each with an element other than zero, so many octaves down.
+
+        sides: 1 where each has elements of one sign alone, else 2. room: float64[384 * S T * (octaves + 2)] or more,
+        which the result uses.
+        """
+        counted = np.array([state.counted for state in states], np.float64)
+        outermost = Outermost.of(states, counted, sides=sides)
+        lowest = np.frexp(outermost.extreme.max(axis=0))[1].astype(np.int64) + (_BIAS - octaves)
+        columns = sides * len(states) * (octaves + 2)
+        weights = room[: 2 * PLACES * columns].reshape(2 * PLACES, columns)
+        _scatter(states, weights, lowest=lowest, held=outermost.held, sides=sides)
+        values = room[2 * PLACES * columns :][: 4 * PLACES * columns].reshape(PLACES, 4, columns)
+        lower = np.ldexp(1.0, np.arange(octaves + 2) + lowest[:, None] - (_BIAS + 1))
+        _accumulate(weights, values, np.broadcast_to(lower, (sides, *lower.shape)))
+        both = values[:, 0:3:2].reshape(PLACES, 2, sides, -1).sum(axis=2)
+        row = lowest[:, None] * PLACES
+        return cls(
+            outermost=outermost,
+            total=counted + outermost.added,
+            sides=Table(values, octaves, np.broadcast_to(row, (sides, *row.shape))),
+            both=Table(both, octaves, row),
+        )
+
+    def weight_beyond(self, ends: Float64) -> Float64:
+        """The weight of the elements beyond each end, float64[S, T]; an interval holds its elements evenly."""
+        found = self.sides.find(ends[:, :, None])[:, :, 0]
+        inside = ends - self.sides.floor(ends)
+        within = self.sides.read(found, 0) - 3.0 * self.sides.read(found, 3) * inside
+        outer = self.outermost
+        width = outer.extreme - outer.inner
+        share = np.clip((outer.extreme - ends) / np.where(width > 0.0, width, 1.0), 0.0, 1.0)
+        result: Float64 = np.maximum(within, 0.0) + outer.weight * share
+        return result
+
+    def buckets_of_weight(self, needed: Float64) -> tuple[Int64, Int64]:
+        """The outermost pair of buckets of each side that holds a weight, float64[S, T], together with all beyond.
+
+        Returns where its values and those of the next one stand; of all smaller elements where a side has less.
+        """
+        weights = self.sides.values[:, 0].reshape(PLACES, -1, self.sides.octaves + 2)
+        rows = np.arange(weights.shape[1])
+        # Weights fall outwards, so that counting those that are enough finds the last.
+        octave = np.maximum((weights[0] >= needed.reshape(-1, 1)).sum(axis=1) - 1, 0)
+        place = np.maximum((weights[:, rows, octave] >= needed.reshape(-1)).sum(axis=0) - 1, 0)
+        bucket = (octave * PLACES + place).reshape(*needed.shape, 1)
+        last = (self.sides.octaves + 2) * PLACES - 1
+        following = np.minimum(bucket + 1, last)
+        return self.sides.at(bucket)[..., 0], self.sides.at(following)[..., 0]
+
+    def may_be_isolated(self) -> Bool:
+        """Whether few enough elements are as large as an eighth of the largest: else none of them is an outlier."""
+        outer = self.outermost
+        eighth = outer.extreme.max(axis=0) / LEAST_GAP
+        weight = self.both.read(self.both.find(eighth[:, None])[:, 0], 0)
+        weight += (outer.weight * (outer.inner >= eighth)).sum(axis=0)
+        result: Bool = weight <= MOST_ISOLATED * self.total
+        return result
+
+
+def _scatter(states: Sequence[Histogram], weights: Float64, *, lowest: Int64, held: Bool, sides: int) -> None:
+    """Lay the counts of all buckets out as float64[128, rows * (octaves + 2)].
+
+    lowest: int64[T], the exponent bits of the octave for all that is smaller, which stays empty: what is smaller than
+    all candidates' steps rounds to zero whatever the range. held: the outermost buckets to leave out.
+    """
+    weights[:] = 0.0
+    columns, tensors = weights.shape[1], len(states)
+    place = _PLACE * columns + _OCTAVE
+    if sides == 2:
+        place[POSITIVE_ZERO:] += columns // 2
+    # The first positive bucket of each tensor's lowest octave that is told apart, and the place for what is left out.
+    first = _OCTAVE[POSITIVE_ZERO:].searchsorted(lowest, side="right") + POSITIVE_ZERO
+    rest = np.arange(tensors) * (columns // (sides * tensors))
+    flat = weights.reshape(-1)
+    each = zip(states, rest.tolist(), (rest - lowest).tolist(), first.tolist(), *held.tolist(), strict=True)
+    for state, nowhere, start, bound, without_first, without_last in each:
+        found = place.take(state.keys)
+        found += start
+        low, high = state.keys.searchsorted((NEGATIVE_ZERO + POSITIVE_ZERO + 1 - bound, bound))
+        found[low:high] = nowhere
+        if without_first:
+            found[0] = nowhere
+        if without_last:
+            found[-1] = nowhere
+        flat[found] = state.counts.astype(np.float64)
+    weights[0, rest] = 0.0
+
+
+def _accumulate(weights: Float64, sides: Float64, lower: Float64) -> None:
+    """Turn the buckets' weights, float64[128, rows * (octaves + 2)], into what `Octaves.sides` holds.
+
+    lower: float64[S, T, octaves + 2], the lower ends of the octaves.
+    """
+    even, odd = weights[0::2], weights[1::2]
+    scratch = sides[:, 3]
+    np.add(even, odd, out=sides[:, 0])
+    for moment, means in enumerate(_MEANS, start=1):
+        np.multiply(even, means[0::2], out=sides[:, moment])
+        np.multiply(odd, means[1::2], out=scratch)
+        sides[:, moment] += scratch
+    np.multiply(sides[:, 0], PLACES / (3.0 * lower.reshape(-1)), out=sides[:, 3])
+    sums = sides[:, :3]
+    for place in range(PLACES - 2, -1, -1):
+        sums[place] += sums[place + 1]
+    scale = lower.reshape(-1)
+    sums[:, 1] *= scale
+    sums[:, 2] *= scale * scale
+    above = np.zeros((3, *lower.shape))
+    of_octaves = sums[0].reshape(above.shape)
+    for octave in range(lower.shape[2] - 2, -1, -1):
+        np.add(above[..., octave + 1], of_octaves[..., octave + 1], out=above[..., octave])
+    sums += above.reshape(3, -1)
