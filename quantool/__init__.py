@@ -10,7 +10,7 @@ from quantool.version import __version__
 TYPE_CHECKING = False  # the name that type checkers know; importing typing would double the start-up time
 if TYPE_CHECKING:
     from quantool import kernels
-    from quantool.api import calibrate, compare, explain, quantize
+    from quantool.api import calibrate, compare, explain, merge, quantize
     from quantool.errors import (
         DataError,
         GateError,
@@ -38,10 +38,11 @@ __all__ = [
     "compare",
     "explain",
     "kernels",
+    "merge",
     "quantize",
 ]
 
-_FUNCTIONS = ("calibrate", "compare", "explain", "quantize")
+_FUNCTIONS = ("calibrate", "compare", "explain", "merge", "quantize")
 
 
 def __getattr__(name: str) -> object:

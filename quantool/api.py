@@ -15,9 +15,11 @@ from quantool.requests import (
     CompareRequest,
     DataSource,
     ExplainRequest,
+    MergeRequest,
     ModelSource,
     QuantizeRequest,
     QuantizeResult,
+    shard_of,
 )
 
 if TYPE_CHECKING:
@@ -84,11 +86,13 @@ def calibrate(
 ) -> Stats:
     """Gather a model's statistics over data in one pass; they merge, save, and serve as ``ranges=``.
 
-    Takes what `quantize` takes; `output` None writes nothing.
+    Takes what `quantize` takes, and `shard` ("3/16"), `workers`, `scheduler` and `resume` as the command does;
+    `output` None writes nothing.
     """
     from quantool import pipeline
 
-    force = _flag(options, "force")
+    force, resume = _flag(options, "force"), _flag(options, "resume")
+    shard, workers, scheduler = (options.pop(name, None) for name in ("shard", "workers", "scheduler"))
     request = CalibrateRequest(
         model=model,
         data=data,
@@ -96,8 +100,29 @@ def calibrate(
         output=None if output is None else Path(output),
         force=force,
         reads=_files(recipe),
+        shard=shard_of(shard),
+        workers=_typed("workers", workers, int),
+        scheduler=_typed("scheduler", scheduler, str),
+        resume=resume,
     )
     return pipeline.calibrate(request).stats
+
+
+def merge(*parts: str | Path | Stats, output: str | Path | None = None, force: bool = False) -> Stats:
+    """The statistics of several calibrations as those of one over all of their data, in whatever order.
+
+    Args:
+        *parts: ``.qcal`` files, or what `calibrate` returned.
+        output: where to write them; None writes nothing.
+        force: replace an output that exists.
+
+    Raises:
+        QuantoolError: the parts belong to different models, or were counted in different ways.
+    """
+    from quantool import pipeline
+
+    path = None if output is None else Path(output)
+    return pipeline.merge(MergeRequest(parts=parts, output=path, force=force)).stats
 
 
 def compare(
@@ -160,6 +185,13 @@ def _flag(options: dict[str, object], name: str) -> bool:
     if not isinstance(given, bool):
         raise OptionError("bad-value", f"{name} is {given!r}", where=f"--{name}", fix="Give True or False.")
     return given
+
+
+def _typed(name: str, given: object, kind: type[T]) -> T | None:
+    if given is None or type(given) is kind:
+        return given
+    expected = "a whole number" if kind is int else "a text"
+    raise OptionError("bad-value", f"{name} is {given!r}", where=f"--{name}", fix=f"Give {expected}.")
 
 
 def _stats(options: dict[str, object]) -> Stats | None:

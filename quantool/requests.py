@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from quantool.errors import OptionError
 from quantool.recipe import Recipe
 from quantool.report.model import ModelInfo, OutputInfo, Report, plain
 from quantool.schema import Feed, Note
+from quantool.values import parse_shard
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -59,7 +61,11 @@ class QuantizeResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrateRequest:
-    """Gather statistics over data; `output` None writes nothing, and may not replace what is in `reads`."""
+    """Gather statistics over data; `output` None writes nothing, and may not replace what is in `reads`.
+
+    shard: (I, N), from 1: only feeds I-1, I-1+N ... workers: processes on this machine; scheduler: address of a Dask
+    cluster's; None runs in this process. resume: go on from the checkpoint beside the output.
+    """
 
     model: ModelSource
     recipe: Recipe
@@ -68,6 +74,29 @@ class CalibrateRequest:
     force: bool = False
     reads: tuple[Path, ...] = ()
     progress: bool = False
+    shard: tuple[int, int] | None = None
+    workers: int | None = None
+    scheduler: str | None = None
+    resume: bool = False
+
+
+def shard_of(given: object) -> tuple[int, int] | None:
+    """The shard that ``I/N`` or a pair names; whether I lies in 1 to N is for the reader of the data to judge.
+
+    Raises:
+        OptionError: it names none.
+    """
+    found = parse_shard(given) if isinstance(given, str) else given
+    if found is None and given is None:
+        return None
+    if isinstance(found, tuple) and [type(part) for part in found] == [int, int]:
+        return found
+    raise OptionError(
+        "bad-value",
+        f"--shard is {given!r}" if not isinstance(given, str) else f"--shard is '{given}'",
+        where="--shard",
+        fix="Give I/N with I from 1 to N: with 4 shards 1/4, 2/4, 3/4 and 4/4.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +105,15 @@ class CalibrateResult:
 
     stats: Stats
     report: Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeRequest:
+    """Merge statistics, from ``.qcal`` files or in memory; `output` None writes nothing."""
+
+    parts: tuple[str | Path | Stats, ...]
+    output: Path | None = None
+    force: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +36,9 @@ class Pipeline:
     def calibrate(self, request: object) -> object:
         return SimpleNamespace(stats="stats", report=self._answer(request))
 
+    def merge(self, request: object) -> object:
+        return SimpleNamespace(stats="stats", report=self._answer(request))
+
     def compare(self, request: object) -> object:
         return self._answer(request)
 
@@ -56,7 +60,7 @@ def pipeline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pipeline:
 
 
 def test_all_names_what_the_design_promises() -> None:
-    functions = {"quantize", "calibrate", "compare", "explain"}
+    functions = {"quantize", "calibrate", "merge", "compare", "explain"}
     errors = {
         "QuantoolError", "ModelError", "DataError", "RecipeError", "OptionError", "GateError",
         "NothingQuantizedError", "VerificationError",
@@ -184,6 +188,32 @@ def test_calibrate_gives_statistics(pipeline: Pipeline) -> None:
     request = pipeline.request
     assert (request.data, request.output, request.force) == ("d.npz", Path("s.qcal"), True)
     assert request.recipe == Recipe(samples=4)
+
+
+def test_calibrate_takes_how_the_samples_are_divided(pipeline: Pipeline) -> None:
+    quantool.calibrate("m.onnx", shard="3/16", output="s.qcal", resume=True)
+    assert (pipeline.request.shard, pipeline.request.resume) == ((3, 16), True)
+    quantool.calibrate("m.onnx", shard=(3, 16), workers=2, scheduler="tcp://host:1")
+    request = pipeline.request
+    assert (request.shard, request.workers, request.scheduler, request.resume) == ((3, 16), 2, "tcp://host:1", False)
+    for options in ({"shard": 3}, {"workers": "2"}, {"workers": True}, {"scheduler": 8786}, {"resume": "yes"}):
+        with pytest.raises(OptionError, match=f"{next(iter(options))} is"):
+            quantool.calibrate("m.onnx", **options)
+
+
+def test_merge_takes_files_and_statistics(pipeline: Pipeline) -> None:
+    stats = quantool.Stats()
+    assert quantool.merge("a.qcal", stats, output="all.qcal", force=True) == "stats"
+    assert pipeline.request.parts == ("a.qcal", stats)
+    assert (pipeline.request.output, pipeline.request.force) == (Path("all.qcal"), True)
+    assert quantool.merge("a.qcal") == "stats"
+    assert pipeline.request.output is None
+
+
+def test_an_error_keeps_its_texts_and_type_between_processes() -> None:
+    error = GateError("a-code", "what", where="there", fix="do", report=report())
+    other = pickle.loads(pickle.dumps(error))
+    assert (type(other), other.to_dict(), other.report) == (GateError, error.to_dict(), None)
 
 
 def test_compare_gives_a_report_and_writes_it(pipeline: Pipeline) -> None:

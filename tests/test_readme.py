@@ -152,7 +152,7 @@ def test_the_example_recipe_is_one() -> None:
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_option_that_is_named_exists(document: str) -> None:
     known = {option_flag(name) for command in COMMANDS.values() for name in command.table}
-    text = re.sub(r"^pip .*$", "", DOCUMENTS[document], flags=re.MULTILINE)
+    text = re.sub(r"^(pip|dask) .*$", "", DOCUMENTS[document], flags=re.MULTILINE)
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text))
     assert named
     assert named <= known | COMMON_OPTIONS

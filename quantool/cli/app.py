@@ -9,14 +9,15 @@ from typing import Any, Final, cast
 import typer
 from typer.core import TyperCommand
 
-from quantool.cli import calibrate, compare, explain, inspect, quantize, targets, tensor
+from quantool.cli import calibrate, compare, explain, inspect, merge, quantize, targets, tensor
 from quantool.cli.command import Command, Given
 from quantool.cli.options import RUN, signature
-from quantool.cli.outcome import failure, finish
+from quantool.cli.outcome import failure, finish, interrupted
 from quantool.errors import OptionError
 
 COMMANDS: Final[dict[str, Command]] = {
-    module.COMMAND.name: module.COMMAND for module in (quantize, explain, inspect, compare, calibrate, targets, tensor)
+    module.COMMAND.name: module.COMMAND
+    for module in (quantize, explain, inspect, compare, calibrate, merge, targets, tensor)
 }
 
 EXIT_CODES: Final = """\b
@@ -98,6 +99,8 @@ def execute(command: Command, given: Given) -> int:
         outcome = command.run(given)
     except Exception as error:  # whatever it is: one clear error, in the reports too, and never a traceback
         outcome = failure(given, error)
+    except KeyboardInterrupt as stop:
+        return interrupted(stop)
     try:
         return finish(given, outcome, reports)
     except Exception as error:  # a rendering that fails is a defect to be told in the same way

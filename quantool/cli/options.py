@@ -59,6 +59,20 @@ OPTIONS: Final[dict[str, Option]] = {
         help="Collect more: full counts every element of large tensors (an eighth by default), gram adds the second "
              "moments of every layer's input, for GPTQ without data. Repeatable.",
     ),
+    "shard": Option(
+        panel=DATA, metavar="I/N",
+        help="Count only samples I-1, I-1+N, I-1+2N ... (I from 1); `quantool merge` joins the files of all N shards.",
+    ),
+    "workers": Option(
+        panel=RUN, metavar="N", kind=int, help="Divide the samples among N processes of this machine."
+    ),
+    "scheduler": Option(
+        panel=RUN, metavar="ADDRESS",
+        help="Divide the samples among the workers of the Dask scheduler at this address, as tcp://host:8786.",
+    ),
+    "resume": Option(
+        panel=RUN, kind=bool, help="Go on where an interrupted run with the same options stopped."
+    ),
     "report": Option(
         panel=FILES, metavar="FILE", many=True,
         help="Write a report: .json, .html, .md or .xml (JUnit). Repeatable; written on failure too.",
@@ -150,7 +164,12 @@ OPTIONS: Final[dict[str, Option]] = {
 
 RUN_OPTIONS: Final = ("json", "quiet", "verbose", "debug")
 
-NOT_IN_RECIPE: Final = frozenset(("output", "data", "verify_data", "recipe", "report", "force", *RUN_OPTIONS))
+#: how a calibration is divided, which changes nothing that it finds
+DIVISION: Final = ("shard", "workers", "scheduler", "resume")
+
+NOT_IN_RECIPE: Final = frozenset(
+    ("output", "data", "verify_data", "recipe", "report", "force", *DIVISION, *RUN_OPTIONS)
+)
 
 METHOD_OPTIONS: Final = tuple(name for name, option in OPTIONS.items() if option.panel in (METHOD, CHOICE))
 
@@ -158,8 +177,13 @@ RECIPE_OPTIONS: Final = tuple(name for name in OPTIONS if name not in NOT_IN_REC
 
 
 def signature(arguments: Iterable[str], options: Mapping[str, Option]) -> inspect.Signature:
-    """The signature that Typer reads a command's arguments and options from."""
-    parameters = [_parameter(name, str, typer.Argument(metavar=name.upper())) for name in arguments]
+    """The signature that Typer reads a command's arguments and options from; an argument ``NAME...`` takes several."""
+    parameters = [
+        _parameter(
+            name.removesuffix("..."), list[str] if name.endswith("...") else str, typer.Argument(metavar=name.upper())
+        )
+        for name in arguments
+    ]
     for name, option in options.items():
         shown = f" [default: {option.default}]" if option.default else ""
         info = typer.Option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -53,6 +54,13 @@ def finish(given: Given, outcome: Outcome, reports: Sequence[Path]) -> int:
     else:
         written = given.flag("quiet") or _emit(sys.stdout, _page(outcome.show, sys.stdout))
     return outcome.exit_code if written else 2
+
+
+def interrupted(stop: KeyboardInterrupt) -> int:
+    """Say that a signal ended the run, and what the run has to say to that; gives the exit code of the signal."""
+    _emit(sys.stderr, "\n".join(("interrupted", *getattr(stop, "__notes__", ()), "")))
+    number = next(iter(stop.args), signal.SIGINT)
+    return 128 + int(number)
 
 
 def _as_quantool_error(error: Exception, given: Given) -> QuantoolError:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
+import time
 from dataclasses import replace
 from itertools import product
 
 from quantool import targets
+from quantool.collect import CollectRequest
 from quantool.errors import DataError, NothingQuantizedError, OptionError
 from quantool.graph.destination import refuse_overwrite
-from quantool.graph.temporary import publish
+from quantool.pipeline.checkpoint import Checkpoint
 from quantool.pipeline.draft import Draft
-from quantool.pipeline.feeds import data_info, open_samples
+from quantool.pipeline.feeds import Samples, open_samples
+from quantool.pipeline.gathering import Gathered, gathered, origin_of, refuse_undividable
+from quantool.pipeline.merge import written
 from quantool.pipeline.refusals import refuse_unmeasured
 from quantool.pipeline.resolved import settings_of
 from quantool.pipeline.rows import node_rows
-from quantool.pipeline.source import model_info, normalized_model, read_float, source_files
-from quantool.pipeline.statistics import file_request, gather, taps_of, wanted_by
+from quantool.pipeline.source import FloatModel, model_info, normalized_model, read_float, source_files
+from quantool.pipeline.statistics import file_request, taps_of, wanted_by
 from quantool.plan import make_plan
 from quantool.recipe import Formula, Recipe
-from quantool.report.model import OutputInfo
+from quantool.report.model import DataInfo
+from quantool.report.wording import duration
 from quantool.requests import CalibrateRequest, CalibrateResult
 from quantool.schema import Format, GraphFacts, Mode, Plan
-from quantool.stats import Stats
 from quantool.targets import Target
 
 
@@ -34,41 +37,53 @@ def calibrate(request: CalibrateRequest) -> CalibrateResult:
     """
     draft = Draft(command="calibrate", recipe=request.recipe.to_dict())
     with draft.attached(), draft.memory.watching(request.recipe.memory):
-        recipe, target = request.recipe, targets.load(request.recipe.target)
-        refuse_unmeasured(recipe)
-        loaded = read_float(request.model, memory=recipe.memory)
-        draft.model = model_info(loaded)
-        samples = open_samples(request.data, None, loaded, recipe=recipe, progress=request.progress, keep_all=True)
-        if request.output is not None:
-            reads = source_files(loaded, samples, request.data, request.reads)
-            refuse_overwrite(request.output, reads=reads, force=request.force)
-        if samples is None:
-            raise DataError(
-                "no-data",
-                "there is no data to calibrate on",
-                where="--data",
-                fix="Give --data, or put NAME.calib.npz beside the model NAME.onnx.",
-            )
-        opset = settings_of(recipe, target, Mode.STATIC).opset
-        source = normalized_model(loaded, samples, opset=opset, recipe=recipe)
-        plan = make_plan(source.facts, recipe, target=target, mode=Mode.STATIC)
-        draft.nodes = node_rows(source.facts, plan, None)
-        wanted = _wanted(source.facts, plan, recipe, target)
-        if not wanted:
-            raise NothingQuantizedError(
-                "nothing-to-calibrate",
-                "no tensor of the model needs a range",
-                where=str(loaded.source.path or "the model"),
-                fix="See `quantool explain` for the reason of every node.",
-            )
-        wanted_request = file_request(source, wanted, recipe)
-        taps = taps_of(source, wanted_request, samples, recipe=recipe, meter=draft.memory)
-        stats, _ = gather(wanted_request, samples, taps=taps, recipe=recipe, progress=request.progress)
-        draft.data = data_info(samples)
-        draft.warnings.extend((*([] if samples.note is None else [samples.note]), *source.notes, *plan.notes))
-        draft.verdict = f"{len(stats.tensors)} tensors calibrated on {stats.samples} samples."
-        _save(stats, request, draft)
-        return CalibrateResult(stats=stats, report=draft.report())
+        source, samples, wanted = _prepared(request, draft)
+        taps = taps_of(source, wanted, samples, recipe=request.recipe, meter=draft.memory)
+        checkpoint = Checkpoint(request.output, origin_of(request, wanted, taps))
+        with checkpoint.kept():
+            started = time.perf_counter()
+            found = gathered(request, replace(source, normalized=taps.model), samples, wanted, checkpoint, taps=taps)
+            draft.verdict = _summary(found, time.perf_counter() - started)
+            draft.data = _data_info(request, samples, found.stats.samples)
+            draft.warnings.extend((*found.notes, *samples.notes(found.stats, request.recipe, source.facts)))
+            if request.output is not None:
+                draft.output = written(found.stats, request.output, force=request.force)
+        return CalibrateResult(stats=found.stats, report=draft.report())
+
+
+def _prepared(request: CalibrateRequest, draft: Draft) -> tuple[FloatModel, Samples, CollectRequest]:
+    """The model, its data, and what to collect, before anything is counted."""
+    recipe, target = request.recipe, targets.load(request.recipe.target)
+    refuse_unmeasured(recipe)
+    refuse_undividable(request)
+    loaded = read_float(request.model, memory=recipe.memory)
+    draft.model = model_info(loaded)
+    progress, shard = request.progress, request.shard
+    samples = open_samples(request.data, None, loaded, recipe=recipe, progress=progress, keep_all=True, shard=shard)
+    if request.output is not None:
+        reads = source_files(loaded, samples, request.data, request.reads)
+        refuse_overwrite(request.output, reads=reads, force=request.force)
+    if samples is None:
+        raise DataError(
+            "no-data",
+            "there is no data to calibrate on",
+            where="--data",
+            fix="Give --data, or put NAME.calib.npz beside the model NAME.onnx.",
+        )
+    opset = settings_of(recipe, target, Mode.STATIC).opset
+    source = normalized_model(loaded, samples, opset=opset, recipe=recipe)
+    plan = make_plan(source.facts, recipe, target=target, mode=Mode.STATIC)
+    draft.nodes = node_rows(source.facts, plan, None)
+    draft.warnings.extend((*([] if samples.note is None else [samples.note]), *source.notes, *plan.notes))
+    wanted = _wanted(source.facts, plan, recipe, target)
+    if not wanted:
+        raise NothingQuantizedError(
+            "nothing-to-calibrate",
+            "no tensor of the model needs a range",
+            where=str(loaded.source.path or "the model"),
+            fix="See `quantool explain` for the reason of every node.",
+        )
+    return source, samples, file_request(source, wanted, recipe)
 
 
 def _wanted(facts: GraphFacts, plan: Plan, recipe: Recipe, target: Target) -> frozenset[str]:
@@ -86,10 +101,17 @@ def _wanted(facts: GraphFacts, plan: Plan, recipe: Recipe, target: Target) -> fr
     return frozenset().union(*(wanted_by(each) | each.activations.keys() for each in plans))
 
 
-def _save(stats: Stats, request: CalibrateRequest, draft: Draft) -> None:
-    if request.output is None:
-        return
-    content = stats.to_bytes()
-    publish(request.output, content, force=request.force)
-    digest = hashlib.sha256(content).hexdigest()
-    draft.output = OutputInfo(path=str(request.output), sha256=digest, size_bytes=len(content))
+def _data_info(request: CalibrateRequest, samples: Samples, count: int) -> DataInfo:
+    part = "" if request.shard is None else f", shard {request.shard[0]} of {request.shard[1]}"
+    return DataInfo(source=f"{samples.description}{part}", samples=count, held_out=False)
+
+
+def _summary(found: Gathered, seconds: float) -> str:
+    """One line: how much, how long, how fast."""
+    tensors, count = len(found.stats.tensors), found.stats.samples
+    resumed = f", {found.before:,} of them before," if found.before else ""
+    rate = (count - found.before) / max(seconds, 1e-9)
+    return (
+        f"{tensors:,} tensor{'s'[: tensors != 1]} calibrated on {count:,} sample{'s'[: count != 1]}{resumed} "
+        f"in {duration(seconds)}, {rate:,.{0 if rate >= 10 else 1}f} samples a second."
+    )

@@ -68,6 +68,9 @@ class FakePipeline(ModuleType):
     def calibrate(self, request: object) -> object:
         return SimpleNamespace(stats="stats", report=self._answer(request, "calibrate"))
 
+    def merge(self, request: object) -> object:
+        return SimpleNamespace(stats="stats", report=self._answer(request, "merge"))
+
     def compare(self, request: object) -> Report:
         return self._answer(request, "compare")
 

@@ -37,7 +37,7 @@ class Counter:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.runs = 0
-        for name in ("statistics", "source"):
+        for name in ("statistics", "source", "shards"):
             module = import_module(f"quantool.pipeline.{name}")
             monkeypatch.setattr(module, "tap", self._counted(module.tap))
 
