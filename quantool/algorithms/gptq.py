@@ -85,6 +85,12 @@ def output_noise(error: AnyArray, gram: Float64) -> float:
 
     error: float[O, d]; gram: float64[d, d], or float64[G, d, d] where the rows belong to G groups in turn.
     """
+    return float(row_noise(error, gram).sum())
+
+
+def row_noise(error: AnyArray, gram: Float64) -> Float64:
+    """The same for each output, float64[O]."""
     grams = gram.reshape(-1, error.shape[1], error.shape[1])
     wide = error.astype(np.float64).reshape(len(grams), -1, error.shape[1])
-    return float(np.einsum("god,god->", wide @ grams, wide))
+    noise: Float64 = np.einsum("god,god->go", wide @ grams, wide).reshape(-1)
+    return noise

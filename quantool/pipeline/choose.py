@@ -22,7 +22,7 @@ from quantool.graph.outputs import with_outputs
 from quantool.ops import Role, op_of
 from quantool.pipeline.build import loadable, quantized_graph
 from quantool.pipeline.correct import corrections
-from quantool.pipeline.round_weights import rounded, with_codes
+from quantool.pipeline.round_weights import Rounding, rounded, with_codes
 from quantool.pipeline.smooth import smoothed
 from quantool.pipeline.source import FloatModel
 from quantool.recipe import Effort, Recipe
@@ -30,7 +30,7 @@ from quantool.report.model import Trial
 from quantool.report.wording import plural
 from quantool.runtime import Thrift, tap
 from quantool.schema import AnyArray, Feed, GraphFacts, NodeFact, Parameters, Plan, Range
-from quantool.solve import default_calibrator, solve
+from quantool.solve import NO_CORRECTIONS, Corrections, default_calibrator, solve
 from quantool.stats import Stats
 
 #: a choice must gain this much: what sixteen samples say is not surer than that
@@ -51,8 +51,8 @@ class Candidate:
     """One way to quantize the model.
 
     label: as a report names it; source: the float graph, smoothed or not; stats: its statistics; calibrator: what the
-    ranges come from; allowed: nodes before a Log that are quantized all the same; codes: node -> codes of its weight,
-    where they are not those of rounding to nearest.
+    ranges come from; allowed: nodes before a Log that are quantized all the same; roundings: node -> how its weight is
+    rounded, where not to nearest.
     """
 
     label: str
@@ -63,7 +63,7 @@ class Candidate:
     plan: Plan
     ranges: Mapping[str, Range]
     parameters: Parameters
-    codes: Mapping[str, AnyArray] = field(default_factory=lambda: MappingProxyType({}))
+    roundings: Mapping[str, Rounding] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +147,7 @@ class _Maker:
         for alpha in SMOOTHING if everywhere else ():
             yield partial(self.smoothed, first, alpha)
         yield partial(self.rounded, everywhere=everywhere)
+        yield partial(self.rounded_as_given, first)
         yield self.corrected
 
     def spectral(self, first: Candidate, best: Candidate) -> Candidate | None:
@@ -165,26 +166,38 @@ class _Maker:
 
     def rounded(self, best: Candidate, *, everywhere: bool) -> Candidate | None:
         """The same with GPTQ, everywhere or where the weights' noise dominates."""
-        codes = rounded(
+        found = rounded(
             best.source, best.plan, best.parameters, self.fitting, known=self.known.grams, everywhere=everywhere
         )
-        if not codes:
+        if not found:
             return None
-        return replace(
-            best,
-            label=f"{best.label}, GPTQ in {plural(len(codes), 'layer')}",
-            parameters=with_codes(best.parameters, codes),
-            codes=codes,
-        )
+        label = f"{best.label}, GPTQ in {plural(len(found), 'layer')}"
+        return self.solved(replace(best, label=label, roundings=found))
+
+    def rounded_as_given(self, first: Candidate, best: Candidate) -> Candidate | None:
+        """GPTQ on the inputs as they were, of which calibration knows more, where smoothing is the best so far."""
+        if best.source is first.source:
+            return None
+        plain = self.made(first.source, first.stats, best.calibrator, allowed=best.allowed)
+        return self.rounded(plain, everywhere=True)
 
     def corrected(self, best: Candidate) -> Candidate | None:
         """The same with bias correction."""
         shifts = corrections(best.source, best.plan, best.parameters, self.fitting, known=self.known.channels)
-        if not shifts:
-            return None
-        load = best.source.constant
-        parameters = solve(best.plan, best.ranges, load=load, recipe=self.recipe, corrections=shifts)
-        return replace(best, label=f"{best.label}, bias correction", parameters=with_codes(parameters, best.codes))
+        return self.solved(replace(best, label=f"{best.label}, bias correction"), shifts) if shifts else None
+
+    def solved(self, candidate: Candidate, shifts: Corrections = NO_CORRECTIONS) -> Candidate:
+        """A candidate's parameters from its roundings and what leaves its biases."""
+        scales = {node: found.scale for node, found in candidate.roundings.items() if found.scale is not None}
+        parameters = solve(
+            candidate.plan,
+            candidate.ranges,
+            load=candidate.source.constant,
+            recipe=self.recipe,
+            corrections=shifts,
+            scales=scales,
+        )
+        return replace(candidate, parameters=with_codes(parameters, candidate.roundings))
 
 
 def _needed_gain(candidate: Candidate, best: Candidate) -> float:

@@ -8,13 +8,22 @@ from dataclasses import dataclass, replace
 from calibrators.statistic import Statistic
 from quantool import graph
 from quantool.graph.scopes import paused_collector
-from quantool.pipeline.choose import Judges, choose, spectral_nodes
+from quantool.pipeline.choose import LARGEST_TRIAL_BYTES, Judges, choose, spectral_nodes
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.feeds import data_info, ranges_info
 from quantool.pipeline.job import Job
+from quantool.pipeline.round_weights import MOST_INPUTS
 from quantool.pipeline.rows import coverage, node_rows, tensor_rows
 from quantool.pipeline.source import FloatModel
-from quantool.pipeline.statistics import collect_request, gather, new_to, taps_of, usable_stats, wanted_by
+from quantool.pipeline.statistics import (
+    collect_request,
+    gather,
+    new_to,
+    taps_of,
+    usable_stats,
+    wanted_by,
+    with_grams,
+)
 from quantool.plan import Findings, examine, make_plan
 from quantool.recipe import Calibrator, Effort
 from quantool.schema import Feed, Note, Parameters, Plan, Range, Reason
@@ -101,6 +110,8 @@ def _stats(job: Job, source: FloatModel, plan: Plan, draft: Draft) -> tuple[Stat
         assert job.samples is not None, "a static plan without ranges has samples"
         wanted = wanted_by(plan) | wanted_by(_plan(job, source, Findings(allow=spectral_nodes(plan))))
         request = collect_request(source, wanted, job.recipe)
+        if job.recipe.effort is Effort.MAX and source.loaded.source.size_bytes <= LARGEST_TRIAL_BYTES:
+            request = with_grams(request, source, largest=MOST_INPUTS)
         taps = taps_of(source, request, job.samples, recipe=job.recipe, meter=draft.memory)
         gathered = gather(request, job.samples, taps=taps, recipe=job.recipe, progress=job.request.progress)
         draft.warnings.extend(job.samples.notes(gathered[0], job.recipe, source.facts))

@@ -1,4 +1,7 @@
-"""Weight rounding by GPTQ for the layers whose weights' noise exceeds their input's, on the feeds that fit."""
+"""Weight rounding by GPTQ for the layers whose weights' noise exceeds their input's, on the feeds that fit.
+
+At the highest effort every layer is rounded, coordinate descent polishes the codes, and scales are fitted to them.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrators import Gram
+from quantool.algorithms.coordinate_descent import descend, rounded_well
 from quantool.algorithms.gptq import Float64, gptq, output_noise
 from quantool.algorithms.layer_input import LayerInput, layer_input
 from quantool.graph.outputs import with_outputs
 from quantool.pipeline.source import FloatModel
 from quantool.runtime import tap
-from quantool.schema import AnyArray, Feed, Grid, NodeFact, Parameters, Plan, WeightParams
+from quantool.schema import AnyArray, Feed, FloatArray, Grid, NodeFact, Parameters, Plan, WeightParams
+from quantool.solve.weights import BIAS_LIMIT
 
 #: a Gram matrix of a larger layer costs more than it gains at 8 bits, unless it is there already
 MOST_INPUTS = 2048
-#: rows for each input of a layer: fewer fit the samples instead of the layer
-ROWS_AN_INPUT = 4
+#: rows for each input of a layer, and rows of each sample at least: fewer fit the samples instead of the layer
+ROWS_AN_INPUT, LEAST_ROWS = 4, 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounding:
+    """How a weight is rounded. codes: integers in the weight's shape; scale: where it was fitted to them, else None."""
+
+    codes: AnyArray
+    scale: FloatArray | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,32 +56,33 @@ def rounded(
     *,
     known: Mapping[str, Gram] = MappingProxyType({}),
     everywhere: bool = False,
-) -> Mapping[str, AnyArray]:
-    """Node -> codes of its weight, in the weight's shape, for every layer that GPTQ improves and that needs it.
+) -> Mapping[str, Rounding]:
+    """Node -> how its weight is rounded, for every layer that GPTQ improves and that needs it.
 
     A layer needs it where the noise of rounding its weights to nearest, tr(E G E^T), exceeds the noise of rounding
-    its inputs, s^2 / 12 for each element of each row of weights; everywhere: every layer needs it. known: Gram
+    its inputs, s^2 / 12 for each element of each row of weights; everywhere: all layers, by the best means. known: Gram
     matrices from calibration; others are gathered from the feeds.
     """
     layers = list(_layers(source, plan, parameters))
     grams = {**_gathered(source, [layer for layer in layers if layer.input.key not in known], feeds), **known}
-    found: dict[str, AnyArray] = {}
+    found: dict[str, Rounding] = {}
     for layer in layers:
         gram = grams.get(layer.input.key)
         # Inputs that were always zero fit nothing.
         if gram is None or not gram.sums.parts:
             continue
-        codes = _better_codes(layer, gram.mean(), parameters, everywhere=everywhere)
-        if codes is not None:
-            found[layer.node.name] = _as_stored(layer, codes)
+        least = _least_scale(source, layer, parameters)
+        rounding = _better(layer, gram.mean(), parameters, least=least if everywhere else None)
+        if rounding is not None:
+            found[layer.node.name] = rounding
     return found
 
 
-def with_codes(parameters: Parameters, codes: Mapping[str, AnyArray]) -> Parameters:
-    """The same parameters, some weights with other codes on the same scales."""
+def with_codes(parameters: Parameters, roundings: Mapping[str, Rounding]) -> Parameters:
+    """The same parameters, some weights with other codes. Their scales must be those that the codes were made for."""
     weights = dict(parameters.weights)
-    for node, stored in codes.items():
-        weight = weights[node, 1]
+    for node, rounding in roundings.items():
+        weight, stored = weights[node, 1], rounding.codes
         digest = hashlib.sha256(stored.tobytes()).hexdigest()[:16]
         weights[node, 1] = replace(
             weight, key=f"{weight.key}|{digest}", codes=partial(_same, stored), rounded_to_nearest=False
@@ -115,23 +129,49 @@ def _gathered(source: FloatModel, layers: Sequence[_Layer], feeds: Sequence[Feed
         for key, layer in inputs.items():
             sample = arrays[layer.tensor]
             if sample.size:
-                most = -(-ROWS_AN_INPUT * layer.size // len(feeds))
+                most = max(LEAST_ROWS, -(-ROWS_AN_INPUT * layer.size // len(feeds)))
                 grams[key] = grams[key].observe(layer.rows(sample, most=most))
     return grams
 
 
-def _better_codes(
-    layer: _Layer, gram: Float64, parameters: Parameters, *, everywhere: bool
-) -> NDArray[np.int32] | None:
-    """GPTQ's codes where the layer needs them and they are better, else None."""
-    params, spec = layer.weight.params, layer.weight.spec
-    scale = params.scale.astype(np.float64).reshape(-1, 1)
-    nearest = _as_matrix(layer.node, layer.weight.codes()).astype(np.float64)
-    noise = output_noise(layer.matrix - nearest * scale, gram)
+def _least_scale(source: FloatModel, layer: _Layer, parameters: Parameters) -> Float64:
+    """Scales below which an int32 bias would not fit beside them; none without a bias that follows the scale."""
+    spec = layer.weight.spec
+    if spec.bias is None or spec.own_bias_scale:
+        return np.zeros(len(layer.matrix))
+    bias = np.abs(source.constant(spec.bias).astype(np.float64).reshape(-1))
     step = float(parameters.activations[layer.input.tensor].scale)
-    if not everywhere and noise <= step**2 / 12 * float(np.square(layer.matrix).sum()):
+    # Twice what is needed: bias correction may still move it.
+    return 2.0 * bias / (step * BIAS_LIMIT)
+
+
+def _better(layer: _Layer, gram: Float64, parameters: Parameters, *, least: Float64 | None) -> Rounding | None:
+    """GPTQ's codes where the layer needs them and they are better, else None. least: fit scales from here up too."""
+    params, spec = layer.weight.params, layer.weight.spec
+    scale = params.scale.astype(np.float64).reshape(-1)
+    nearest = _as_matrix(layer.node, layer.weight.codes()).astype(np.float64)
+    noise = output_noise(layer.matrix - nearest * scale[:, None], gram)
+    step = float(parameters.activations[layer.input.tensor].scale)
+    if least is None and noise <= step**2 / 12 * float(np.square(layer.matrix).sum()):
         return None
-    codes = gptq(layer.matrix, gram, params.scale, grid=Grid.of(spec.dtype, symmetric=True, bits=spec.bits))
-    if codes is None or output_noise(layer.matrix - codes * scale, gram) >= noise:
+    grid = Grid.of(spec.dtype, symmetric=True, bits=spec.bits)
+    found = _fitted(layer, gram, scale, grid=grid, least=least)
+    if found is None or output_noise(layer.matrix - found[0] * found[1][:, None], gram) >= noise:
         return None
-    return codes
+    codes, fitted = found
+    changed = params.axis is not None and not np.array_equal(fitted, scale)
+    return Rounding(
+        codes=_as_stored(layer, codes), scale=fitted.astype(np.float32).reshape(params.scale.shape) if changed else None
+    )
+
+
+def _fitted(
+    layer: _Layer, gram: Float64, scale: Float64, *, grid: Grid, least: Float64 | None
+) -> tuple[NDArray[np.int32], Float64] | None:
+    """Codes and scales, float64[O] or [1]; scales stay where all channels share one, or where only codes are wanted."""
+    if least is not None and scale.size == len(layer.matrix):
+        return rounded_well(layer.matrix, gram, scale, grid=grid, least=least)
+    codes = gptq(layer.matrix, gram, scale, grid=grid)
+    if codes is None or least is None:
+        return None if codes is None else (codes, scale)
+    return descend(layer.matrix, gram, scale, codes, grid=grid), scale

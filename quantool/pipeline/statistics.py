@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Final
 
-from quantool.algorithms.layer_input import layer_input
+from quantool.algorithms.layer_input import LayerInput, layer_input
 from quantool.collect import CollectRequest, collect
 from quantool.data.held_out import content_hash
 from quantool.graph import graph_identity, model_identity
@@ -40,20 +40,28 @@ def collect_request(source: FloatModel, wanted: Set[str], recipe: Recipe) -> Col
     )
 
 
+def with_grams(request: CollectRequest, source: FloatModel, *, largest: int) -> CollectRequest:
+    """The same and the Gram matrices of the layers with at most so many inputs."""
+    return replace(request, grams={layer.key: layer for layer in _layers(source) if layer.size <= largest})
+
+
+def _layers(source: FloatModel) -> list[LayerInput]:
+    """What the layers with weights multiply, in float32."""
+    floats = {name for name, tensor in source.facts.tensors.items() if tensor.dtype == "float32"}
+    found = (layer_input(source.facts, node) for node in source.facts.nodes)
+    return [layer for layer in found if layer is not None and layer.tensor in floats]
+
+
 def file_request(source: FloatModel, wanted: Set[str], recipe: Recipe) -> CollectRequest:
     """What to collect for a file: whose model it is, the channels of layers' inputs, and Gram matrices if asked for."""
-    layers = [layer for node in source.facts.nodes if (layer := layer_input(source.facts, node)) is not None]
-    floats = {name for name, tensor in source.facts.tensors.items() if tensor.dtype == "float32"}
-    layers = [layer for layer in layers if layer.tensor in floats]
-    second = layers if Collect.GRAM in recipe.collect else []
     assert isinstance(source.normalized.model, bytes)
-    return replace(
+    request = replace(
         collect_request(source, wanted, recipe),
-        channels={layer.tensor: layer.axis for layer in layers},
-        grams={layer.key: layer for layer in second if layer.size <= LARGEST_GRAM},
+        channels={layer.tensor: layer.axis for layer in _layers(source)},
         model_sha256=model_identity(source.loaded),
         graph_sha256=graph_identity(source.normalized.model, source.loaded.external),
     )
+    return with_grams(request, source, largest=LARGEST_GRAM) if Collect.GRAM in recipe.collect else request
 
 
 class Digests:

@@ -15,9 +15,19 @@ from quantool.schema import FloatArray, Grid, Note, Parameters, Plan, QuantParam
 from quantool.solve.ranges import DEFAULT_CALIBRATOR, default_calibrator, solve_ranges, statistic_kind
 from quantool.solve.weights import Load, solve_weight
 
-__all__ = ["DEFAULT_CALIBRATOR", "default_calibrator", "solve", "solve_ranges", "statistic_kind"]
+__all__ = [
+    "DEFAULT_CALIBRATOR",
+    "NO_CORRECTIONS",
+    "Corrections",
+    "default_calibrator",
+    "solve",
+    "solve_ranges",
+    "statistic_kind",
+]
 
 Corrections: TypeAlias = Mapping[str, NDArray[np.float64]]
+Scales: TypeAlias = Mapping[str, FloatArray]
+NO_SCALES: Final[Scales] = MappingProxyType({})
 NO_CORRECTIONS: Final[Corrections] = MappingProxyType({})
 
 
@@ -28,17 +38,23 @@ def solve(
     load: Load,
     recipe: Recipe,
     corrections: Corrections = NO_CORRECTIONS,
+    scales: Scales = NO_SCALES,
 ) -> Parameters:
     """Scales, zero points, and how to make the codes of every weight.
 
     load: a constant's value by name. corrections: node -> mean error of its output channels, taken out of its bias.
+    scales: node -> scale of its weight, float32 in the shape that it would get, where one was fitted.
 
     Raises ModelError where a weight holds NaN or infinity.
     """
     activations = _activations(plan, ranges, recipe)
     weights = {
         (spec.node, spec.index): solve_weight(
-            spec, load, activations=activations, correction=corrections.get(spec.node)
+            spec,
+            load,
+            activations=activations,
+            correction=corrections.get(spec.node),
+            fitted=scales.get(spec.node),
         )
         for spec in plan.weights
     }

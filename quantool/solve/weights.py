@@ -37,15 +37,18 @@ def solve_weight(
     *,
     activations: Mapping[str, QuantParams],
     correction: NDArray[np.float64] | None = None,
+    fitted: FloatArray | None = None,
 ) -> WeightParams:
     """Scale, zero point and (lazily) codes of one weight, and its reader's int32 bias.
 
     s = max|w| / qmax where symmetric, the asymmetric formula of ONNX elsewhere. A channel whose bias would
-    overflow gets a larger scale: its weights are negligible beside that bias.
+    overflow gets a larger scale: its weights are negligible beside that bias. fitted: the scale to use instead.
     Raises ModelError where the weight or the bias holds NaN or infinity.
     """
     weight = _finite(load(spec.tensor), spec.tensor)
     scale, zero_point = weight_scales(weight, spec)
+    if fitted is not None and spec.index == 1:
+        scale = fitted
     bias = bias_scale = None
     if spec.activation is not None:
         input_scale = activations[spec.activation].scale.reshape(())

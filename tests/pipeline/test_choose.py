@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import onnx.parser
+import pytest
 from onnx import numpy_helper
 
 import quantool
+from pipeline.bed import SAMPLES
 from quantool import graph
 from quantool.pipeline.choose import scored_tensors
 from quantool.pipeline.hardest import MOST, Hardest
@@ -136,3 +138,16 @@ def test_smoothing_is_tried_at_the_greatest_effort_and_kept_where_it_helps():
     assert any("smoothed" in trial.name for trial in smooth.report.trials if trial.chosen)
     assert gain > 10
     assert [row.decision for row in smooth.report.nodes if row.op_type == "MatMul"] == ["quantized"]
+
+
+@pytest.mark.parametrize("name", ["digits_cnn", "digits_mlp"])
+def test_four_bits_a_channel_are_usable_at_the_highest_effort(name: str) -> None:
+    path = SAMPLES / f"{name}.onnx"
+    options = {"data": str(path.with_suffix(".calib.npz")), "weights": "int4", "granularity": "channel"}
+    found = [quantool.quantize(path, effort=effort, **options) for effort in ("fast", "max")]
+    fast, best = (result.report.verification.outputs["scores"].sqnr_db for result in found)
+    assert best >= fast + 6
+    assert any(trial.chosen and "GPTQ" in trial.name for trial in found[1].report.trials)
+    # the scales were fitted too, and what runs is what the parameters say: the run's own check passed
+    again = quantool.quantize(path, effort="max", **options)
+    assert again.model.SerializeToString(deterministic=True) == found[1].model.SerializeToString(deterministic=True)
