@@ -24,6 +24,7 @@ ROUNDS = 3
 #: where scales start, as shares of the largest weight's: with few levels the best one clips
 STARTS, STARTS_OF_FEW_LEVELS = (1.0,), (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
 _FEW_LEVELS = 16
+_BLOCK = 64
 
 
 def rounded_well(
@@ -64,24 +65,42 @@ def descend(weight: AnyArray, gram: Float64, scale: AnyArray, codes: AnyArray, *
     """
     size = weight.shape[1]
     grams = gram.reshape(-1, size, size)
+    order = np.argsort(-np.diagonal(grams, axis1=1, axis2=2).max(axis=0), kind="stable")
+    grams = np.ascontiguousarray(grams[:, order][:, :, order])
     step = np.broadcast_to(np.asarray(scale, np.float64).reshape(-1, 1), (len(weight), 1)).reshape(len(grams), -1, 1)
-    target = weight.astype(np.float64).reshape(len(grams), -1, size) / step
-    found = codes.astype(np.float64).reshape(target.shape)
-    energy = np.diagonal(grams, axis1=1, axis2=2)
-    columns = np.argsort(-energy.max(axis=0), kind="stable")
-    divisor = np.where(energy > 0, energy, np.inf)
+    target = weight.astype(np.float64)[:, order].reshape(len(grams), -1, size) / step
+    found = codes.astype(np.float64)[:, order].reshape(target.shape)
     slope = (target - found) @ grams
     for _ in range(SWEEPS):
-        before = found.copy()
-        for k in columns:
-            better = np.rint(found[:, :, k] + slope[:, :, k] / divisor[:, k, None])
-            change = np.clip(better, grid.qmin, grid.qmax) - found[:, :, k]
+        changed = False
+        for start in range(0, size, _BLOCK):
+            block = slice(start, start + _BLOCK)
+            change = _sweep(found[:, :, block], slope[:, :, block].copy(), grams[:, block, block], grid)
             if change.any():
-                found[:, :, k] += change
-                slope -= change[:, :, None] * grams[:, None, k]
-        if np.array_equal(found, before):
+                # What the block's columns changed reaches all others in one product.
+                slope -= change @ grams[:, block]
+                changed = True
+        if not changed:
             break
-    return found.reshape(weight.shape).astype(np.int32)
+    restored = np.empty(weight.shape, np.int32)
+    restored[:, order] = found.reshape(weight.shape)
+    return restored
+
+
+def _sweep(found: Float64, slope: Float64, grams: Float64, grid: Grid) -> Float64:
+    """Visit the columns of one block once, in place; returns by how much each code changed.
+
+    found, slope: float64[G, O / G, n]; grams: float64[G, n, n].
+    """
+    energy = np.diagonal(grams, axis1=1, axis2=2)
+    divisor = np.where(energy > 0, energy, np.inf)
+    before = found.copy()
+    for k in range(found.shape[2]):
+        better = np.rint(found[:, :, k] + slope[:, :, k] / divisor[:, k, None])
+        change = np.clip(better, grid.qmin, grid.qmax) - found[:, :, k]
+        found[:, :, k] += change
+        slope -= change[:, :, None] * grams[:, None, k]
+    return found - before
 
 
 def best_scales(weight: AnyArray, gram: Float64, scale: AnyArray, codes: AnyArray) -> Float64:

@@ -132,7 +132,7 @@ def trained(name):
     images = np.load(path.with_suffix(".calib.npz"))
     (key,) = [key for key in images.files if not key.startswith("label")]
     halves = []
-    for part in (images[key][:128], images[key][128:256]):
+    for part in (images[key][:64], images[key][64:128]):
         grams = {rows.key: Gram() for _, rows in layers}
         names = sorted({rows.tensor for _, rows in layers})
         feeds = [{key: image[None]} for image in part]

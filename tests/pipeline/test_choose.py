@@ -140,7 +140,7 @@ def test_smoothing_is_tried_at_the_greatest_effort_and_kept_where_it_helps():
     assert [row.decision for row in smooth.report.nodes if row.op_type == "MatMul"] == ["quantized"]
 
 
-@pytest.mark.parametrize("name", ["digits_cnn", "digits_mlp"])
+@pytest.mark.parametrize("name", [pytest.param("digits_cnn", marks=pytest.mark.full), "digits_mlp"])
 def test_four_bits_a_channel_are_usable_at_the_highest_effort(name: str) -> None:
     path = SAMPLES / f"{name}.onnx"
     options = {"data": str(path.with_suffix(".calib.npz")), "weights": "int4", "granularity": "channel"}
