@@ -228,7 +228,8 @@ class _HistogramFold(_Fold):
 
     def __init__(self, capacity: int, share: _Share, before: Statistic | None) -> None:
         super().__init__(capacity, share, before)
-        self._buffer = np.empty(capacity, np.float32)
+        # Filled, so that memory is taken now and does not grow with the samples.
+        self._buffer = np.full(capacity, 0.0, np.float32)
         self._size = 0
         self._counted = before if isinstance(before, Histogram) else Histogram()
 

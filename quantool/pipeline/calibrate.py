@@ -9,12 +9,14 @@ from itertools import product
 from quantool import targets
 from quantool.collect import CollectRequest
 from quantool.errors import DataError, NothingQuantizedError, OptionError
+from quantool.graph import Loaded
 from quantool.graph.destination import refuse_overwrite
 from quantool.pipeline.checkpoint import Checkpoint
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.feeds import Samples, open_samples
 from quantool.pipeline.gathering import Gathered, gathered, origin_of, refuse_undividable
 from quantool.pipeline.merge import written
+from quantool.pipeline.moments import divided, joined, on_disk, refuse_read_once
 from quantool.pipeline.refusals import refuse_unmeasured
 from quantool.pipeline.resolved import settings_of
 from quantool.pipeline.rows import node_rows
@@ -26,6 +28,7 @@ from quantool.report.model import DataInfo
 from quantool.report.wording import duration
 from quantool.requests import CalibrateRequest, CalibrateResult
 from quantool.schema import Format, GraphFacts, Mode, Plan
+from quantool.stats import Stats
 from quantool.targets import Target
 
 
@@ -38,17 +41,50 @@ def calibrate(request: CalibrateRequest) -> CalibrateResult:
     draft = Draft(command="calibrate", recipe=request.recipe.to_dict())
     with draft.attached(), draft.memory.watching(request.recipe.memory):
         source, samples, wanted = _prepared(request, draft)
-        taps = taps_of(source, wanted, samples, recipe=request.recipe, meter=draft.memory)
-        checkpoint = Checkpoint(request.output, origin_of(request, wanted, taps))
+        parts = divided(source, wanted, samples, recipe=request.recipe)
+        if len(parts) > 1:
+            refuse_read_once(request.data)
+        taps = taps_of(source, parts[0], samples, recipe=request.recipe, meter=draft.memory)
+        checkpoint = Checkpoint(request.output, origin_of(request, parts[0], taps))
         with checkpoint.kept():
             started = time.perf_counter()
-            found = gathered(request, replace(source, normalized=taps.model), samples, wanted, checkpoint, taps=taps)
+            counted = replace(source, normalized=taps.model)
+            found = gathered(request, counted, samples, parts[0], checkpoint, taps=taps)
+            for part in parts[1:]:
+                found = replace(found, stats=_and_moments(request, source, found.stats, part, draft))
             draft.verdict = _summary(found, time.perf_counter() - started)
             draft.data = _data_info(request, samples, found.stats.samples)
             draft.warnings.extend((*found.notes, *samples.notes(found.stats, request.recipe, source.facts)))
             if request.output is not None:
                 draft.output = written(found.stats, request.output, force=request.force)
         return CalibrateResult(stats=found.stats, report=draft.report())
+
+
+def _and_moments(
+    request: CalibrateRequest, source: FloatModel, before: Stats, part: CollectRequest, draft: Draft
+) -> Stats:
+    """The statistics so far and the Gram matrices of one more pass over the data, which no checkpoint keeps."""
+    folder = None if request.output is None else request.output.parent
+    before = on_disk(before, folder)
+    samples = _samples(request, source.loaded)
+    assert samples is not None, "the first pass had some"
+    taps = taps_of(source, part, samples, recipe=request.recipe, meter=draft.memory)
+    once = replace(request, resume=False)
+    unkept = Checkpoint(None, {})
+    found = gathered(once, replace(source, normalized=taps.model), samples, part, unkept, taps=taps)
+    return on_disk(joined(before, found.stats), folder)
+
+
+def _samples(request: CalibrateRequest, loaded: Loaded) -> Samples | None:
+    return open_samples(
+        request.data,
+        None,
+        loaded,
+        recipe=request.recipe,
+        progress=request.progress,
+        keep_all=True,
+        shard=request.shard,
+    )
 
 
 def _prepared(request: CalibrateRequest, draft: Draft) -> tuple[FloatModel, Samples, CollectRequest]:
@@ -58,8 +94,7 @@ def _prepared(request: CalibrateRequest, draft: Draft) -> tuple[FloatModel, Samp
     refuse_undividable(request)
     loaded = read_float(request.model, memory=recipe.memory)
     draft.model = model_info(loaded)
-    progress, shard = request.progress, request.shard
-    samples = open_samples(request.data, None, loaded, recipe=recipe, progress=progress, keep_all=True, shard=shard)
+    samples = _samples(request, loaded)
     if request.output is not None:
         reads = source_files(loaded, samples, request.data, request.reads)
         refuse_overwrite(request.output, reads=reads, force=request.force)
@@ -89,13 +124,15 @@ def _prepared(request: CalibrateRequest, draft: Draft) -> tuple[FloatModel, Samp
 def _wanted(facts: GraphFacts, plan: Plan, recipe: Recipe, target: Target) -> frozenset[str]:
     """The tensors that a later run on these statistics may ask for, whatever format and formula it chooses.
 
-    A tensor that shares another's statistic here may need its own there, where the node between is excluded.
+    Where no target is named, on any target. A tensor that shares another's statistic here may need its own there, where
+    the node between is excluded.
     """
     plans = [plan]
-    for form, formula in product(Format, (Formula.ONNX, Formula.ONNX_SYMMETRIC)):
+    later = targets.names() if recipe.target == targets.DEFAULT else (target.name,)
+    for name, form, formula in product(later, Format, (Formula.ONNX, Formula.ONNX_SYMMETRIC)):
         try:
-            other = replace(recipe, format=form, formula=formula)
-            plans.append(make_plan(facts, other, target=target, mode=Mode.STATIC))
+            other = replace(recipe, target=name, format=form, formula=formula)
+            plans.append(make_plan(facts, other, target=targets.load(name), mode=Mode.STATIC))
         except OptionError:  # 16-bit types have no QOperator form, so that no run will ask for it
             continue
     return frozenset().union(*(wanted_by(each) | each.activations.keys() for each in plans))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -69,6 +70,7 @@ def origin_of(request: CalibrateRequest, wanted: CollectRequest, taps: Taps) -> 
         "the model": wanted.model_sha256,
         "the normalized graph": wanted.graph_sha256,
         "the version of quantool": __version__,
+        "the Gram matrices of one pass": hashlib.sha256("\n".join(sorted(wanted.grams)).encode()).hexdigest(),
         "the way to count": "with --workers or --scheduler" if divided else "in one process",
         # --memory itself may change, because no grouping of tensors changes a byte.
         "what --memory makes sessions save": str(taps.model.thrift),

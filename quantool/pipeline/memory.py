@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 
 from quantool import graph
+from quantool.algorithms.layer_input import LayerInput
 from quantool.collect import CollectRequest
 from quantool.data.held_out import MOST_BYTES
 from quantool.errors import DataError, OptionError
@@ -65,6 +66,11 @@ def passes(sizes: Mapping[str, int], budget: int) -> list[list[str]]:
         groups[-1].append(name)
         left -= size
     return groups
+
+
+def gram_bytes(layer: LayerInput) -> int:
+    """What a layer's Gram matrix takes: sums on two grids of 64 bits; a sample's products take as much for a moment."""
+    return 16 * layer.size**2 * layer.groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,13 +130,14 @@ class Planner:
         fixed = PROCESS + PLANNED_NODE * len(self.facts.nodes) + INLINE_COPIES * inline
         feeds = min(self.feeds * feed_bytes(feed), MOST_BYTES) + 2 * feed_bytes(feed)
         beyond = max(0, (private_bytes() or 0) - fixed - feeds)
-        grams = sum(16 * layer.size**2 * layer.groups for layer in self.request.grams.values())
+        grams = [gram_bytes(layer) for layer in self.request.grams.values()]
         return _Costs(
             taps={name: sizes.get(name, 0) for name in self.request.tensors},
             around=fixed
             + feeds
             + -(-beyond // STEP) * STEP
-            + grams
+            + sum(grams)
+            + max(grams, default=0)
             + STATISTICS * len(self.request.tensors)
             + plain_peak(self.facts, sizes),
             inline=inline,
@@ -308,12 +315,18 @@ def feed_bytes(feed: Feed) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class Meter:
-    """A run's memory, for its report. passes: how often the data was read."""
+    """A run's memory, for its report. plan: of the pass that takes most; passes: how often the data is read."""
 
     bound: int | None = None
     plan: TapPlan | None = None
     passes: int | None = None
     peak: Peak | None = None
+
+    def planned(self, plan: TapPlan | None) -> None:
+        """Note the plan of one more pass over the data."""
+        self.passes = (self.passes or 0) + 1
+        if plan is not None and (self.plan is None or plan.estimate > self.plan.estimate):
+            self.plan = plan
 
     @contextmanager
     def watching(self, bound: int | None) -> Iterator[None]:

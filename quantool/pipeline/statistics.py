@@ -91,17 +91,22 @@ def taps_of(source: FloatModel, request: CollectRequest, samples: Samples, *, re
     probes = samples.probes() if recipe.memory is not None else ()
     if recipe.memory is None or not probes:
         return Taps(model=source.normalized, groups=(request.tensors,))
-    planner = Planner(
+    planner = planner_of(source, request, samples, bound=recipe.memory, probes=len(probes))
+    taps = Taps.within(planner, max(probes, key=feed_bytes))
+    meter.planned(taps.plan)
+    return taps
+
+
+def planner_of(source: FloatModel, request: CollectRequest, samples: Samples, *, bound: int, probes: int) -> Planner:
+    """What plans the memory of a calibration. probes: feeds that are held while it is planned."""
+    return Planner(
         loaded=source.loaded,
         facts=source.facts,
         model=source.normalized,
         request=request,
-        bound=recipe.memory,
-        feeds=samples.most_kept + len(probes),
+        bound=bound,
+        feeds=samples.most_kept + probes,
     )
-    taps = Taps.within(planner, max(probes, key=feed_bytes))
-    meter.plan, meter.passes = taps.plan, 1
-    return taps
 
 
 def gather(

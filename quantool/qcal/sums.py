@@ -50,11 +50,11 @@ def channels_bytes(state: Channels) -> bytes:
 
 
 def gram_bytes(state: Gram) -> Iterator[bytes]:
-    """The upper triangle of each group, grid by grid."""
+    """The upper triangle of each group, grid by grid, a row at a time."""
     for _, part in state.sums:
-        upper = np.triu_indices(part.shape[1])
         for group in part:
-            yield group[upper].astype(_SUM).tobytes()
+            for i, row in enumerate(group):
+                yield row[i:].astype(_SUM).tobytes()
 
 
 def channels_size(rows: Sequence[ChannelsRow]) -> int:

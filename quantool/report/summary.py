@@ -206,6 +206,7 @@ def _memory(report: Report) -> str | None:
     seen = found.measured_peak_bytes
     stayed = "beyond" if seen is not None and seen > found.bound_bytes else "within"
     parts = [] if found.groups is None else [f"{plural(found.groups, 'group')} of tensors"]
+    parts += [f"{found.passes} passes over the data"] if (found.passes or 0) > 1 else []
     parts += [] if seen is None else [f"largest private memory seen {size(seen)}"]
     tail = f" ({'; '.join(parts)})" if parts else ""
     return f"{stayed} {size(found.bound_bytes)}{tail}"

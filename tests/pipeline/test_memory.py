@@ -56,13 +56,13 @@ def peak_bytes(line: str) -> int:
 @pytest.mark.parametrize("count", [128, pytest.param(32, marks=pytest.mark.full)])
 def test_calibration_with_many_samples_takes_no_more_memory_than_with_8(conv: Shell, count: int) -> None:
     few, many = (peak_bytes(f"calibrate m.onnx --data {n}.npz -o {n}.qcal --threads 1") for n in (8, count))
-    assert many <= 1.10 * few
+    assert many <= 1.05 * few
 
 
 @pytest.mark.full
 def test_the_whole_run_takes_no_more_memory_with_many_samples(conv: Shell) -> None:
     few, many = (peak_bytes(f"quantize m.onnx --data {n}.npz -o {n}.onnx --threads 1") for n in (8, 128))
-    assert many <= 1.10 * few
+    assert many <= 1.05 * few
 
 
 # --- a bound --------------------------------------------------------------------------------------------
@@ -230,3 +230,37 @@ def test_a_file_that_cannot_fit_is_refused_before_it_is_read(shell: Shell) -> No
 )
 def test_passes_hold_as_many_neighbours_as_fit(sizes: dict[str, int], budget: int, expected: list[list[str]]) -> None:
     assert passes(sizes, budget) == expected
+
+
+def write_wide(layers: int = 10, *, size: int = 1536) -> None:
+    """A chain of wide products, whose Gram matrices take 18 MiB each and about as much while they are made."""
+    body = " ".join(f"h{i + 1} = MatMul(h{i}, w{i})" for i in range(layers)).replace("h0", "x")
+    body = body.replace(f"h{layers} =", "y =")
+    weights = {f"w{i}": normal(size, size, seed=i, scale=size**-0.5) for i in range(layers)}
+    made = model(f"(float[N,{size}] x) => (float[N,{size}] y) {{ {body} }}", weights)
+    onnx.save(made, "wide.onnx", save_as_external_data=True, location="wide.data", size_threshold=1024)
+    np.savez("d.npz", x=normal(6, size))
+
+
+def test_gram_matrices_are_gathered_in_passes_that_fit(shell: Shell) -> None:
+    write_wide()
+    command = "calibrate wide.onnx --data d.npz --collect gram --threads 1"
+    free = watched(f"{command} -o free.qcal")
+    held, again = (watched(f"{command} --memory 400M -o {name}.qcal") for name in ("held", "again"))
+    assert held["document"]["memory"]["passes"] > 1
+    assert held["peak"] <= 400 * MIB < free["peak"]
+    assert Path("held.qcal").read_bytes() == Path("again.qcal").read_bytes()
+    assert len([path for path in Path().iterdir() if ".qcal" in path.name]) == 3
+    # sessions that leave weights where they are compute with other kernels, which round differently
+    one, other = (quantool.Stats.load(f"{name}.qcal") for name in ("free", "held"))
+    assert one.feeds == other.feeds
+    assert one.grams.keys() == other.grams.keys()
+    for key, gram in one.grams.items():
+        np.testing.assert_allclose(other.grams[key].mean(), gram.mean(), rtol=1e-3, atol=1e-3 * gram.mean().max())
+
+
+def test_data_that_can_be_read_once_is_refused_where_passes_are_needed(shell: Shell) -> None:
+    write_wide()
+    feeds = ({"x": normal(1, 1536, seed=i)} for i in range(3))
+    with pytest.raises(OptionError, match="an iterator can be read once"):
+        quantool.calibrate("wide.onnx", data=feeds, collect=["gram"], memory="400M")
