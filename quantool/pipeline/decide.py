@@ -26,6 +26,7 @@ from quantool.pipeline.statistics import (
 )
 from quantool.plan import Findings, examine, make_plan
 from quantool.recipe import Calibrator, Effort
+from quantool.runtime import Thrift
 from quantool.schema import Feed, Note, Parameters, Plan, Range, Reason
 from quantool.solve import solve, solve_ranges
 from quantool.stats import Stats
@@ -114,6 +115,9 @@ def _stats(job: Job, source: FloatModel, plan: Plan, draft: Draft) -> tuple[Stat
             request = with_grams(request, source, largest=MOST_INPUTS)
         taps = taps_of(source, request, job.samples, recipe=job.recipe, meter=draft.memory)
         gathered = gather(request, job.samples, taps=taps, recipe=job.recipe, progress=job.request.progress)
+        if taps.model.thrift is Thrift.WEIGHTS and job.recipe.effort is not Effort.FAST:
+            fix = "Give more memory, or --effort fast."
+            draft.warnings.append(_not_tried("each would hold all weights again", "--memory", fix))
         draft.warnings.extend(job.samples.notes(gathered[0], job.recipe, source.facts))
         draft.data = data_info(job.samples)
         return gathered
@@ -123,15 +127,16 @@ def _stats(job: Job, source: FloatModel, plan: Plan, draft: Draft) -> tuple[Stat
         draft.warnings.extend(job.samples.notes(given, job.recipe, source.facts))
     draft.data = ranges_info(given, job.recipe.ranges, job.samples)
     if job.recipe.effort is not Effort.FAST and (job.samples is None or not job.samples.held_out):
-        draft.warnings.append(_not_tried())
+        fix = "Give --verify-data with samples that did not calibrate, or --effort fast."
+        draft.warnings.append(_not_tried("no samples are known to be new to the calibration", "--ranges", fix))
     return given, ()
 
 
-def _not_tried() -> Note:
+def _not_tried(why: str, where: str, fix: str) -> Note:
     return Note(
         code="not-tried",
         what="the ranges are taken as they are: GPTQ, bias correction, smoothing and other ranges were not tried, "
-        "because no samples are known to be new to the calibration",
-        where="--ranges",
-        fix="Give --verify-data with samples that did not calibrate, or --effort fast.",
+        f"because {why}",
+        where=where,
+        fix=fix,
     )
