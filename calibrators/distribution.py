@@ -92,6 +92,26 @@ class Distribution:
             maximum=float(above[-1]),
         )
 
+    def piled(self) -> Distribution:
+        """The distribution with what its neighbour's density does not suggest of an outermost bucket at the extreme."""
+        return self._piled().mirrored()._piled().mirrored()
+
+    def _piled(self) -> Distribution:
+        if self.weight.size < 2 or self.upper[-1] <= 0.0:
+            return self
+        (before, low), (start, end) = self.lower[-2:], self.upper[-2:]
+        cut = end * (1.0 - LEAST_WIDTH)
+        density = self.weight[-2] / (start - before) if start == low else 0.0
+        even = min(density * (end - low), max(self.weight[-1] - 1.0, 0.0))
+        if low >= cut:
+            return self
+        return replace(
+            self,
+            lower=np.append(self.lower, cut),
+            upper=np.append(self.upper[:-1], (cut, end)),
+            weight=np.append(self.weight[:-1], (even, self.weight[-1] - even)),
+        )
+
     def share_outside(self, lo: float, hi: float) -> float:
         """The fraction of the elements, zeros included, outside [lo, hi]; the range holds zero."""
         if self.total == 0.0 or (lo <= self.minimum and hi >= self.maximum):

@@ -30,12 +30,15 @@ TailEnds = Callable[[Octaves, Grid, Bool], Float64]
 
 # Tensors that are searched at once: few enough that their sums stay in a processor's cache.
 _TOGETHER = 128
-# Least and most octaves below the extrema that the search goes.
-_LEAST_DEPTH, _MOST_DEPTH = 6, 16
-# Half widths of the local searches in octaves, their points, and whether codes near zero are exact: of both ends apart,
-# and of one.
-_LATTICE = ((0.5, 6, False), (0.15, 6, False), (0.04, 5, True))
-_LINE = ((0.125, 33, True), (1 / 256, 3, True))
+# The least octaves below the extrema that the search goes, and the most that the wider end may go.
+_LEAST_DEPTH, _MOST_REACH = 6, 16
+# Half widths in octaves and points of the local searches: over every pair of ends, and then, codes near zero being
+# exact, along one end at a time, the wider one first.
+_PAIRS = ((0.5, 6), (0.15, 6))
+_LINES = ((0.125, 13, True), (0.125, 9, False))
+# Every pair once more; and the lines along the one end that there is.
+_LAST = (0.006, 3)
+_LINE = ((0.125, 33, True), (1 / 256, 5, True))
 # Those of the exact ones, where values stand on a grid of their own, as pixels do, are few, or meet few levels.
 _EXACT = ((0.0625, 5), (0.03125, 5))
 _FEW_BUCKETS, _FEW_ELEMENTS, _FEW_LEVELS = 300, 8192, 32
@@ -82,8 +85,8 @@ def least_errors(states: Sequence[Statistic], grid: Grid, *, tail_ends: TailEnds
     while tasks:
         cut: list[_Task] = []
         for key, part in _parts(tasks, grid):
-            octaves = key.depth + (grid.qmax - grid.qmin).bit_length() + 1
-            size = 384 * key.sides * len(part) * (octaves + 2)
+            octaves = key.reach + (grid.qmax - grid.qmin).bit_length() + 2
+            size = 640 * key.sides * len(part) * (octaves + 2)
             room = room if room.size >= size else np.empty(size)
             seen = Octaves.of([task.kept for task in part], sides=key.sides, octaves=octaves, room=room)
             cut += _without_isolated(part, seen.may_be_isolated(), grid)
@@ -99,22 +102,25 @@ class _Alike(NamedTuple):
 
     Attributes:
         sides: 1 where all elements have one sign, else 2.
-        depth: how many octaves below the extrema the search goes.
+        reach: how many octaves below the extreme the wider end may be: where clipping costs what finer steps gain, it
+            is at least the extreme over 1 + n / (3 levels^2).
     """
 
     sides: int
-    depth: int
+    reach: int
 
     @classmethod
     def of(cls, kept: Histogram, grid: Grid) -> _Alike:
-        """Where clipping costs what finer steps gain, an end is at least its extreme over 1 + n / (3 levels^2).
-
-        A side much smaller than the other may be cut anywhere down to half a step, within the least depth.
-        """
+        """Those of a tensor's elements."""
         seen = kept.extrema
         sides = 2 if grid.symmetric or seen.minimum < 0.0 < seen.maximum else 1
         clipped = 1.0 + seen.count / (3.0 * (grid.qmax - grid.qmin) ** 2)
-        return cls(sides, min(max(1 + math.ceil(math.log2(clipped)), _LEAST_DEPTH), _MOST_DEPTH))
+        return cls(sides, min(1 + math.ceil(math.log2(clipped)), _MOST_REACH))
+
+    @property
+    def depth(self) -> int:
+        """How many octaves both ends are searched down: one much smaller than the other may go to half a step."""
+        return max(self.reach, _LEAST_DEPTH)
 
 
 def _parts(tasks: Sequence[_Task], grid: Grid) -> Iterator[tuple[_Alike, Sequence[_Task]]]:
@@ -149,7 +155,7 @@ def _search(
     negative = np.array([task.kept.extrema.minimum < 0.0 for task in tasks])
     for i, task in enumerate(tasks):
         if few[i] or task.kept.keys.size <= _FEW_BUCKETS:
-            ends[:, i] = _exact(distribution(task.kept), tails[:, :, i], ends[:, i], widest[:, i], grid)
+            ends[:, i] = _exact(distribution(task.kept).piled(), tails[:, :, i], ends[:, i], widest[:, i], grid)
     outside = (seen.weight_beyond(ends).sum(axis=0) + isolated) / (seen.total + isolated)
     low, high = ends if alike.sides == 2 else (ends[0] * negative, ends[0] * ~negative)
     return zip((0.0 - low).tolist(), high.tolist(), outside.tolist(), strict=True)
@@ -157,25 +163,40 @@ def _search(
 
 def _fast(error: FastError, widest: Float64, grid: Grid, depth: int) -> Float64:
     """The ends, float64[S, T], of the ranges of least error within widest, float64[S, T]."""
-    lattice = widest.shape[0] == 2 and not grid.symmetric
+    apart = widest.shape[0] == 2 and not grid.symmetric
     # Widest first: of equal errors the first wins.
-    factors = np.exp2(-np.linspace(0.0, depth, (2 if lattice else 8) * depth + 1))
-    pairs = _pairs(factors.size, sides=widest.shape[0], lattice=lattice)
+    factors = np.exp2(-np.linspace(0.0, depth, (2 if apart else 8) * depth + 1))
+    pairs = _pairs(factors.size, sides=widest.shape[0], lattice=apart)
     ends = widest[:, :, None] * factors
     candidates = _of_pairs(ends, pairs)
     best = _pick(error.coarse(ends, _realized(candidates, grid)[1], pairs), candidates)
-    for width, points, codes in _LATTICE if lattice else _LINE:
-        # The whole range beats its neighbours where many elements stand at its ends.
-        around = np.append(np.inf, np.exp2(np.linspace(width, -width, points)))
-        pairs = _pairs(points + 1, sides=widest.shape[0], lattice=lattice)
-        ends = np.minimum(best[:, :, None] * around, widest[:, :, None])
-        candidates = _of_pairs(ends, pairs)
-        reached, scale = _realized(candidates, grid)
-        errors = error.of_codes(reached, scale) if codes else error.of_steps(reached, scale)
-        for side, index in zip(error.tails_clipped(ends), pairs, strict=True):
-            errors += side[:, index]
+    for width, points in _PAIRS if apart else ():
+        best = _best_pair(error, best, widest, grid, width, points, codes=False)
+    for width, points, wider in _LINES if apart else _LINE:
+        moved = ((best == best.max(axis=0)) == wider) | (not apart)
+        around = np.where(moved[:, :, None], _around(width, points), np.append(np.inf, np.ones(points)))
+        ends = np.minimum(error.whole(best[:, :, None] * around), widest[:, :, None])
+        candidates = np.broadcast_to(ends.max(axis=0), ends.shape) if grid.symmetric else ends
+        errors = error.of_codes(*_realized(candidates, grid)) + error.tails_clipped(candidates).sum(axis=0)
         best = _pick(errors, candidates)
-    return best
+    return _best_pair(error, best, widest, grid, *_LAST, codes=True) if apart else best
+
+
+def _best_pair(
+    error: FastError, best: Float64, widest: Float64, grid: Grid, width: float, points: int, *, codes: bool
+) -> Float64:
+    """The best of every pair of ends around the best so far, float64[2, T]."""
+    pairs = _pairs(points + 1, sides=2, lattice=True)
+    ends = np.minimum(error.whole(best[:, :, None] * _around(width, points)), widest[:, :, None])
+    candidates = _of_pairs(ends, pairs)
+    errors = (error.of_codes if codes else error.of_steps)(*_realized(candidates, grid))
+    low, high = error.tails_clipped(ends)
+    return _pick(errors + low[:, pairs[0]] + high[:, pairs[1]], candidates)
+
+
+def _around(width: float, points: int) -> Float64:
+    """Factors on an end: a beyond-all one, as the whole range beats its neighbours where many elements stand there."""
+    return np.append(np.inf, np.exp2(np.linspace(width, -width, points)))
 
 
 def _pairs(points: int, *, sides: int, lattice: bool) -> npt.NDArray[np.intp]:
@@ -213,7 +234,7 @@ def _exact(whole: Distribution, tails: Float64, ends: Float64, widest: Float64, 
     seen = whole.mirrored() if ends.size == 1 and whole.minimum < 0.0 else whole
     seen = seen.extended(*(tails.T if ends.size == 2 else (tails[:1, 0], tails[:, 0])))
     for width, points in _EXACT:
-        around = np.append(np.inf, np.exp2(np.linspace(width, -width, points)))
+        around = _around(width, points)
         pairs = _pairs(points + 1, sides=ends.size, lattice=ends.size == 2 and not grid.symmetric)
         candidates = _of_pairs(np.minimum(ends[:, None] * around, widest[:, None])[:, None], pairs)[:, 0]
         low, high = candidates if ends.size == 2 else (np.zeros(candidates.shape[1]), candidates[0])

@@ -7,6 +7,7 @@ tensor and in a fixed order, so that a tensor's results do not depend on the oth
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrators.buckets import NEGATIVE_ZERO, POSITIVE_ZERO
-from calibrators.distribution import EDGES, LEAST_GAP, LEAST_WIDTH, MOST_ISOLATED
+from calibrators.distribution import EDGES, LEAST_GAP, MOST_ISOLATED
 from calibrators.histogram import Histogram
 
 Float64 = npt.NDArray[np.float64]
@@ -27,14 +28,17 @@ PLACES = 1 << _PLACE_BITS
 _BELOW = 52 - _PLACE_BITS
 _BIAS = 1022
 
+# Tensors whose sums a processor's second cache holds while they are made.
+_BLOCK = 32
+
 # The ends of each bucket as distances from zero; the nearer one's exponent bits and its place in the octave.
 _NEAR = np.minimum(np.abs(EDGES[:-1]), np.abs(EDGES[1:]))
 _FAR = np.maximum(np.abs(EDGES[:-1]), np.abs(EDGES[1:]))
 _OCTAVE = _NEAR.view(np.int64) >> 52
 _PLACE = (_NEAR.view(np.int64) >> (_BELOW - 1)) & (2 * PLACES - 1)
-# The mean of x and x^2 over each of the octave's buckets, float64[2, 128, 1], in units of the octave's lower end.
-_AT = 1.0 + np.arange(2 * PLACES + 1)[:, None] / (2 * PLACES)
-_MEANS = np.stack(((_AT[:-1] + _AT[1:]) / 2.0, (_AT[:-1] * _AT[:-1] + _AT[:-1] * _AT[1:] + _AT[1:] * _AT[1:]) / 3.0))
+# The mean of x and x^2 over each pair of the octave's buckets, float64[64, 1, 1, 1] each, in units of its lower end.
+_AT = (1.0 + np.arange(PLACES + 1) / PLACES).reshape(-1, 1, 1, 1)
+_MEANS = ((_AT[:-1] + _AT[1:]) / 2.0, (_AT[:-1] * _AT[:-1] + _AT[:-1] * _AT[1:] + _AT[1:] * _AT[1:]) / 3.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,24 +85,28 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outermost:
-    """The interval at the extreme of each side, float64[S, T]: the negative sides, mirrored, then the positive ones.
+    """What stands at the extreme of each side, float64[S, T]: the negative sides, mirrored, then the positive ones.
 
-    Where each tensor has one sign alone, S is 1, and negative ones are mirrored.
-
-    An extreme that sampling left out is an interval of its own, with its expected weight.
+    Where each tensor has one sign alone, S is 1, and negative ones are mirrored. Of the outermost bucket as many
+    elements are spread evenly as its neighbour's density suggests. The rest, and one at least, stands at the extreme:
+    a Clip or a saturation piles elements up there. So does an extreme that sampling left out, with its expected weight.
 
     Attributes:
-        inner: the end nearer to zero.
         extreme: the distance of the exact extreme; 0 where a side is empty.
-        weight: number of elements.
-        held: bool[2, T], for the first and the last bucket of the histogram, whether it is the interval.
-        added: float64[T], weight of the intervals that are no bucket.
+        piled: number of elements at the extreme.
+        inner: the end of the outermost bucket, or its pair, that is nearer to zero.
+        even: number of elements between that and the extreme.
+        held: bool[2, T], whether the histogram's first and last bucket is what stands at the extreme.
+        paired: bool[2, T], whether the next one, of the same pair, is part of it.
+        added: float64[T], weight of the extremes that sampling left out.
     """
 
-    inner: Float64
     extreme: Float64
-    weight: Float64
+    piled: Float64
+    inner: Float64
+    even: Float64
     held: Bool
+    paired: Bool
     added: Float64
 
     @classmethod
@@ -106,21 +114,54 @@ class Outermost:
         """Those of histograms that hold `counted` elements, float64[T]."""
         low = np.array([state.extrema.minimum for state in states])
         high = np.array([state.extrema.maximum for state in states])
-        # A histogram without buckets has an extreme too small for one.
-        keys = np.array([state.keys[[0, -1]] if state.keys.size else (POSITIVE_ZERO,) * 2 for state in states]).T
-        counts = np.array([state.counts[[0, -1]] if state.keys.size else (0, 0) for state in states]).T
+        # The outermost two buckets of each side; without any, the extreme is too small for one.
+        keys, counts = _outermost_buckets(states)
         extreme, least = np.maximum((-low, high), 0.0), np.maximum((-high, low), 0.0)
-        filled = np.stack((keys[0] < NEGATIVE_ZERO, keys[1] > POSITIVE_ZERO))
-        held = filled & (_FAR[keys] >= extreme)
-        inner = np.where(held, np.maximum(_NEAR[keys], least), extreme)
+        filled = np.stack((keys[0, 0] < NEGATIVE_ZERO, keys[1, 0] > POSITIVE_ZERO))
+        held = filled & (_FAR[keys[:, 0]] >= extreme)
+        inner = np.where(held, np.maximum(_NEAR[keys[:, 0]], least), extreme)
         share = counted / np.array([state.extrema.count for state in states])
-        inner = np.minimum(inner, extreme * (1.0 - LEAST_WIDTH))
-        weight = np.where(held, counts, np.where(extreme > 0.0, share, 0.0))
+        weight = np.where(held, counts[:, 0], np.where(extreme > 0.0, share, 0.0))
+        width = _FAR[keys[:, 1]] - _NEAR[keys[:, 1]]
+        density = np.where(np.abs(keys[:, 0] - keys[:, 1]) == 1, counts[:, 1] / width, 0.0)
+        even = np.minimum(density * (extreme - inner), np.maximum(weight - 1.0, 0.0))
+        piled = weight - even
+        # The sums would spread the other bucket of the pair beyond the extreme.
+        paired = held & (density > 0.0) & (_PLACE[keys[:, 0]] % 2 == 1)
+        inner = np.where(paired, np.maximum(_NEAR[keys[:, 1]], least), inner)
+        even = even + np.where(paired, counts[:, 1], 0)
         added = np.where(held, 0.0, weight).sum(axis=0)
+        found = (extreme, piled, inner, even)
         if sides == 1:
             # Everything is 0 on the side that is not there.
-            inner, extreme, weight = (side.sum(axis=0, keepdims=True) for side in (inner, extreme, weight))
-        return cls(inner=inner, extreme=extreme, weight=weight, held=held, added=added)
+            found = tuple(side.sum(axis=0, keepdims=True) for side in found)
+        return cls(
+            extreme=found[0], piled=found[1], inner=found[2], even=found[3], held=held, paired=paired, added=added
+        )
+
+    @property
+    def left_out(self) -> Int64:
+        """int64[2, T], how many of the histogram's first and last buckets are what stands at the extremes."""
+        return self.held.astype(np.int64) + self.paired
+
+    @property
+    def density(self) -> Float64:
+        """Elements an unit between the inner end and the extreme."""
+        width = self.extreme - self.inner
+        return self.even / np.where(width > 0.0, width, 1.0)
+
+
+def _outermost_buckets(states: Sequence[Histogram]) -> tuple[Int64, Int64]:
+    """The keys and counts, int64[2, 2, T], of each side's outermost bucket and the histogram's next one."""
+    index = (0, -1, 1, -2)
+    filled = [state.keys.size > 0 for state in states]
+    nothing = (np.full(4, POSITIVE_ZERO), np.zeros(4, np.int64))
+    pairs = [
+        (state.keys.take(index, mode="wrap"), state.counts.take(index, mode="wrap")) if some else nothing
+        for state, some in zip(states, filled, strict=True)
+    ]
+    keys, counts = (np.array(part, np.int64).T.reshape(2, 2, -1).swapaxes(0, 1) for part in zip(*pairs, strict=True))
+    return keys, counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +169,7 @@ class Octaves:
     """The non-zero elements of T tensors.
 
     Attributes:
-        outermost: the outermost intervals, which the sums leave out.
+        outermost: what stands at the extremes, which the sums leave out.
         total: float64[T], number of elements, zeros included.
         sides: rows [S, T]: sums of 1, x and x^2 over a pair of buckets and all beyond, and a third of its own density.
         both: rows [T]: sums of 1 and x^2 over both sides.
@@ -143,18 +184,25 @@ class Octaves:
     def of(cls, states: Sequence[Histogram], *, sides: int, octaves: int, room: Float64) -> Octaves:
         """Lay out histograms, each with an element other than zero, so many octaves down.
 
-        sides: 1 where each has elements of one sign alone, else 2. room: float64[384 * S T * (octaves + 2)] or more,
-        which the result uses.
+        sides: 1 where each has elements of one sign alone, else 2. room: float64[640 * S T * (octaves + 2)] or more,
+        which the result uses: memory that is used again costs no page faults.
         """
         counted = np.array([state.counted for state in states], np.float64)
         outermost = Outermost.of(states, counted, sides=sides)
         lowest = np.frexp(outermost.extreme.max(axis=0))[1].astype(np.int64) + (_BIAS - octaves)
-        columns = sides * len(states) * (octaves + 2)
-        weights = room[: 2 * PLACES * columns].reshape(2 * PLACES, columns)
-        _scatter(states, weights, lowest=lowest, held=outermost.held, sides=sides)
-        values = room[2 * PLACES * columns :][: 4 * PLACES * columns].reshape(PLACES, 4, columns)
-        lower = np.ldexp(1.0, np.arange(octaves + 2) + lowest[:, None] - (_BIAS + 1))
-        _accumulate(weights, values, np.broadcast_to(lower, (sides, *lower.shape)))
+        shape = (sides, len(states), octaves + 2)
+        size = PLACES * 4 * math.prod(shape)
+        values, rest = room[:size].reshape(PLACES, 4, *shape), room[size:]
+        for start in range(0, len(states), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            lower = np.ldexp(1.0, np.arange(octaves + 2) + lowest[block, None] - (_BIAS + 1))
+            lower = np.broadcast_to(lower, (sides, *lower.shape))
+            weights = rest[: 2 * PLACES * lower.size].reshape(2 * PLACES, *lower.shape)
+            _scatter(states[block], weights, lowest=lowest[block], held=outermost.left_out[:, block])
+            part = rest[2 * PLACES * lower.size :][: 4 * PLACES * lower.size].reshape(PLACES, 4, *lower.shape)
+            _accumulate(weights, part, lower)
+            values[:, :, :, block] = part
+        values = values.reshape(PLACES, 4, -1)
         both = values[:, 0:3:2].reshape(PLACES, 2, sides, -1).sum(axis=2)
         row = lowest[:, None] * PLACES
         return cls(
@@ -170,9 +218,8 @@ class Octaves:
         inside = ends - self.sides.floor(ends)
         within = self.sides.read(found, 0) - 3.0 * self.sides.read(found, 3) * inside
         outer = self.outermost
-        width = outer.extreme - outer.inner
-        share = np.clip((outer.extreme - ends) / np.where(width > 0.0, width, 1.0), 0.0, 1.0)
-        result: Float64 = np.maximum(within, 0.0) + outer.weight * share
+        even = outer.density * np.maximum(outer.extreme - np.maximum(ends, outer.inner), 0.0)
+        result: Float64 = np.maximum(within, 0.0) + even + outer.piled * (ends < outer.extreme)
         return result
 
     def buckets_of_weight(self, needed: Float64) -> tuple[Int64, Int64]:
@@ -195,61 +242,54 @@ class Octaves:
         outer = self.outermost
         eighth = outer.extreme.max(axis=0) / LEAST_GAP
         weight = self.both.read(self.both.find(eighth[:, None])[:, 0], 0)
-        weight += (outer.weight * (outer.inner >= eighth)).sum(axis=0)
+        weight += ((outer.piled + outer.even) * (outer.inner >= eighth)).sum(axis=0)
         result: Bool = weight <= MOST_ISOLATED * self.total
         return result
 
 
-def _scatter(states: Sequence[Histogram], weights: Float64, *, lowest: Int64, held: Bool, sides: int) -> None:
-    """Lay the counts of all buckets out as float64[128, rows * (octaves + 2)].
+def _scatter(states: Sequence[Histogram], weights: Float64, *, lowest: Int64, held: Int64) -> None:
+    """Lay the counts of all buckets out as float64[128, S, T, octaves + 2].
 
     lowest: int64[T], the exponent bits of the octave for all that is smaller, which stays empty: what is smaller than
-    all candidates' steps rounds to zero whatever the range. held: the outermost buckets to leave out.
+    all candidates' steps rounds to zero whatever the range. held: int64[2, T], how many outermost buckets to leave out.
     """
     weights[:] = 0.0
-    columns, tensors = weights.shape[1], len(states)
+    sides, tensors, stride = weights.shape[1:]
+    columns = sides * tensors * stride
     place = _PLACE * columns + _OCTAVE
     if sides == 2:
         place[POSITIVE_ZERO:] += columns // 2
     # The first positive bucket of each tensor's lowest octave that is told apart, and the place for what is left out.
     first = _OCTAVE[POSITIVE_ZERO:].searchsorted(lowest, side="right") + POSITIVE_ZERO
-    rest = np.arange(tensors) * (columns // (sides * tensors))
+    rest = np.arange(tensors) * stride
     flat = weights.reshape(-1)
     each = zip(states, rest.tolist(), (rest - lowest).tolist(), first.tolist(), *held.tolist(), strict=True)
-    for state, nowhere, start, bound, without_first, without_last in each:
+    for state, nowhere, start, bound, first_held, last_held in each:
         found = place.take(state.keys)
         found += start
         low, high = state.keys.searchsorted((NEGATIVE_ZERO + POSITIVE_ZERO + 1 - bound, bound))
         found[low:high] = nowhere
-        if without_first:
-            found[0] = nowhere
-        if without_last:
-            found[-1] = nowhere
+        found[:first_held] = nowhere
+        found[found.size - last_held :] = nowhere
         flat[found] = state.counts.astype(np.float64)
-    weights[0, rest] = 0.0
+    weights[0, :, :, 0] = 0.0
 
 
 def _accumulate(weights: Float64, sides: Float64, lower: Float64) -> None:
-    """Turn the buckets' weights, float64[128, rows * (octaves + 2)], into what `Octaves.sides` holds.
+    """Make what `Octaves.sides` holds, float64[64, 4, S, T, octaves + 2], of the weights of the single buckets.
 
     lower: float64[S, T, octaves + 2], the lower ends of the octaves.
     """
-    even, odd = weights[0::2], weights[1::2]
-    scratch = sides[:, 3]
-    np.add(even, odd, out=sides[:, 0])
+    np.add(weights[0::2], weights[1::2], out=sides[:, 0])
     for moment, means in enumerate(_MEANS, start=1):
-        np.multiply(even, means[0::2], out=sides[:, moment])
-        np.multiply(odd, means[1::2], out=scratch)
-        sides[:, moment] += scratch
-    np.multiply(sides[:, 0], PLACES / (3.0 * lower.reshape(-1)), out=sides[:, 3])
+        np.multiply(sides[:, 0], means, out=sides[:, moment])
+    np.multiply(sides[:, 0], PLACES / (3.0 * lower), out=sides[:, 3])
     sums = sides[:, :3]
     for place in range(PLACES - 2, -1, -1):
         sums[place] += sums[place + 1]
-    scale = lower.reshape(-1)
-    sums[:, 1] *= scale
-    sums[:, 2] *= scale * scale
+    sums[:, 1] *= lower
+    sums[:, 2] *= lower * lower
     above = np.zeros((3, *lower.shape))
-    of_octaves = sums[0].reshape(above.shape)
     for octave in range(lower.shape[2] - 2, -1, -1):
-        np.add(above[..., octave + 1], of_octaves[..., octave + 1], out=above[..., octave])
-    sums += above.reshape(3, -1)
+        np.add(above[..., octave + 1], sums[0, ..., octave + 1], out=above[..., octave])
+    sums += above

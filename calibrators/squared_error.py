@@ -17,7 +17,9 @@ from quantool.schema import Grid
 Float64 = npt.NDArray[np.float64]
 
 # Codes of each side around which the exact error is cheap.
-_NEAR = 16
+_NEAR = 12
+# Elements that pile up are so many times more than an even density lets expect by chance.
+_CROWD = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def _antiderivative(inside: Float64, beyond: Float64, scale: Float64) -> Float64
 class FastError:
     """The squared error of T tensors in constant time a candidate: rounding loses s^2 / 12 where it does not give zero.
 
-    The outermost intervals, where data that were clipped stand, are exact.
+    What stands at the extremes, where data that were clipped pile up, is exact.
 
     Attributes:
         seen: the elements.
@@ -124,7 +126,7 @@ class FastError:
         return result
 
     def of_codes(self, ends: Float64, scale: Float64) -> Float64:
-        """As `of_steps`, but exact for the elements within 16 steps of zero, where their density varies most.
+        """As `of_steps`, but exact for the elements within 12 steps of zero, where their density varies most.
 
         By parts, their squared error is the sum of x^2 less 2 s times the summed distance of the elements beyond each
         of the borders s / 2, 3 s / 2, ... between codes.
@@ -184,6 +186,16 @@ class FastError:
         result -= table.read(found, 3) * (inside * inside * inside)
         return result
 
+    def whole(self, ends: Float64) -> Float64:
+        """Ends float64[S, T, N], those moved to the extreme that are in an outermost bucket where elements pile up.
+
+        Where in the bucket they stand is not known, so that an end inside would be a guess.
+        """
+        outer = self.seen.outermost
+        piled = outer.piled > _CROWD * (1.0 + np.sqrt(outer.even))
+        inside = (ends > np.where(piled, outer.inner, np.inf)[:, :, None]) & (ends < outer.extreme[:, :, None])
+        return np.where(inside, outer.extreme[:, :, None], ends)
+
     def tails_clipped(self, ends: Float64) -> Float64:
         """What the expected elements beyond the extremes lose to clipping by ends float64[S, T, N]."""
         result = np.zeros(ends.shape)
@@ -194,24 +206,23 @@ class FastError:
         return result
 
     def _outermost(self, ends: Float64, scale: Float64) -> Float64:
-        """What the outermost intervals lose, exactly."""
-        result = np.zeros(ends.shape)
-        for point, density in self._outermost_ends():
-            inside = np.minimum(point, ends)
-            result += density * _antiderivative(inside, point - inside, scale)
+        """What the elements at the extremes lose, exactly."""
+        outer = self.seen.outermost
+        extreme, inner = outer.extreme[:, :, None], outer.inner[:, :, None]
+        result = np.minimum(extreme, ends)
+        result = extreme - np.rint(result / scale) * scale
+        result *= result
+        result *= outer.piled[:, :, None]
+        areas = -_antiderivative(np.minimum(inner, ends), np.maximum(inner - ends, 0.0), scale)
+        areas += _antiderivative(np.minimum(extreme, ends), np.maximum(extreme - ends, 0.0), scale)
+        result += outer.density[:, :, None] * areas
         return result
 
     def _outermost_clipped(self, ends: Float64) -> Float64:
         """What they lose to clipping alone."""
-        result = np.zeros(ends.shape)
-        for point, density in self._outermost_ends():
-            beyond = np.maximum(point - ends, 0.0)
-            result += density / 3.0 * (beyond * beyond * beyond)
-        return result
-
-    def _outermost_ends(self) -> tuple[tuple[Float64, Float64], ...]:
-        """The ends float64[S, T, 1] of the outermost intervals, and the density below each less that above."""
         outer = self.seen.outermost
-        width = outer.extreme - outer.inner
-        density = (outer.weight / np.where(width > 0.0, width, 1.0))[:, :, None]
-        return (outer.extreme[:, :, None], density), (outer.inner[:, :, None], -density)
+        beyond = np.maximum(outer.extreme[:, :, None] - ends, 0.0)
+        inner = np.maximum(outer.inner[:, :, None] - ends, 0.0)
+        result: Float64 = outer.piled[:, :, None] * (beyond * beyond)
+        result += (outer.density / 3.0)[:, :, None] * (beyond * beyond * beyond - inner * inner * inner)
+        return result

@@ -93,20 +93,22 @@ def _excesses(seen: Octaves) -> tuple[Float64, Float64, Float64]:
     """
     outer = seen.outermost
     top = np.minimum(np.maximum(_LEAST, np.sqrt(seen.total)), seen.total * _MOST_SHARE)
-    found, following = seen.buckets_of_weight(top - outer.weight)
+    at_extreme = outer.even + outer.piled
+    found, following = seen.buckets_of_weight(top - at_extreme)
     weight, first, square = (seen.sides.read(following, which) for which in range(3))
     # The bucket that crosses the threshold, as an interval of its own weight, mean and variance.
     own, own_first, own_square = (seen.sides.read(found, which) - s for which, s in enumerate((weight, first, square)))
-    enough = (own > 0.0) & (outer.weight < top)
+    enough = (own > 0.0) & (at_extreme < top)
     own = np.where(enough, own, 1.0)
     middle = own_first / own
     half = np.sqrt(np.maximum(3.0 * (own_square / own - middle * middle), 0.0))
-    part = np.clip((top - outer.weight - weight) / own, 0.0, 1.0)
+    part = np.clip((top - at_extreme - weight) / own, 0.0, 1.0)
     upper = middle + half
     threshold = upper - 2.0 * half * part
     near, far, last = outer.inner - threshold, outer.extreme - threshold, upper - threshold
-    excess = first - threshold * weight + outer.weight * (near + far) / 2.0 + part * own * last / 2.0
-    squares = square - threshold * (2.0 * first - threshold * weight)
-    squares += outer.weight * (near * near + near * far + far * far) / 3.0 + part * own * last * last / 3.0
+    excess = first - threshold * weight + part * own * last / 2.0
+    excess += outer.even * (near + far) / 2.0 + outer.piled * far
+    squares = square - threshold * (2.0 * first - threshold * weight) + part * own * last * last / 3.0
+    squares += outer.even * (near * near + near * far + far * far) / 3.0 + outer.piled * far * far
     mean = np.where(enough, excess / top, 0.0)
     return threshold, mean, squares / top - mean * mean

@@ -102,7 +102,7 @@ def test_an_isolated_outlier_is_left_out_and_has_no_tail():
 
 def test_a_tail_weighs_as_much_as_one_element():
     state = Histogram().observe(np.random.default_rng(0).standard_normal(100).astype(np.float32))
-    seen, room = distribution(state), np.empty(384 * 2 * 22)
+    seen, room = distribution(state), np.empty(640 * 2 * 22)
     octaves = Octaves.of([state], sides=2, octaves=20, room=room)
     longer = seen.extended(*tail_ends(octaves, UINT8, np.array([True]))[:, :, 0].T)
     assert longer.total == pytest.approx(seen.total + 2)
