@@ -22,6 +22,7 @@ from quantool.graph.outputs import with_outputs
 from quantool.ops import Role, op_of
 from quantool.pipeline.build import loadable, quantized_graph
 from quantool.pipeline.correct import corrections
+from quantool.pipeline.equalize import EQUALIZED, equalized
 from quantool.pipeline.round_weights import Rounding, rounded, with_codes
 from quantool.pipeline.smooth import smoothed
 from quantool.pipeline.source import FloatModel
@@ -29,7 +30,7 @@ from quantool.recipe import Effort, Recipe
 from quantool.report.model import Trial
 from quantool.report.wording import plural
 from quantool.runtime import Thrift, tap
-from quantool.schema import AnyArray, Feed, GraphFacts, NodeFact, Parameters, Plan, Range
+from quantool.schema import AnyArray, Feed, GraphFacts, NodeFact, Note, Parameters, Plan, Range
 from quantool.solve import NO_CORRECTIONS, Corrections, default_calibrator, solve
 from quantool.stats import Stats
 
@@ -84,15 +85,18 @@ Planner = Callable[[FloatModel, Mapping[str, Statistic], str, frozenset[str]], t
 
 def choose(
     source: FloatModel, stats: Stats, planner: Planner, samples: Judges, *, recipe: Recipe
-) -> tuple[Candidate, tuple[Trial, ...]]:
-    """The best candidate by score, and what was tried; without held-out feeds or effort, the first one and nothing."""
+) -> tuple[Candidate, tuple[Trial, ...], Sequence[Note]]:
+    """The best candidate by score, what was tried, and what could not be.
+
+    Without held-out feeds or effort, the first one and nothing.
+    """
     maker = _Maker(planner=planner, recipe=recipe, fitting=samples.fitting, known=stats)
     first = maker.made(source, stats.tensors, str(recipe.calibrator or default_calibrator(recipe.activations)))
     too_large = source.loaded.source.size_bytes > LARGEST_TRIAL_BYTES or first.plan.reference
     too_large = too_large or source.normalized.thrift is Thrift.WEIGHTS
     blind = not samples.judging or not samples.held_out
     if blind or recipe.effort is Effort.FAST or too_large or not first.plan.activations:
-        return first, ()
+        return first, (), ()
     judge = _Judge(source, samples.judging, threads=recipe.threads or 0)
     scores = {first.label: judge.score(first)}
     best = first
@@ -103,17 +107,22 @@ def choose(
         scores[candidate.label] = judge.score(candidate)
         if scores[candidate.label] >= scores[best.label] + _needed_gain(candidate, best):
             best = candidate
-    return best, tuple(Trial(name=n, score_db=v, chosen=n == best.label) for n, v in scores.items())
+    trials = tuple(Trial(name=n, score_db=v, chosen=n == best.label) for n, v in scores.items())
+    return best, trials, maker.notes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Maker:
-    """Makes candidates. fitting: the feeds that algorithms are fitted to; known: what they may use instead."""
+    """Makes candidates. fitting: the feeds that algorithms are fitted to; known: what they may use instead.
+
+    notes: what could not be tried.
+    """
 
     planner: Planner
     recipe: Recipe
     fitting: Sequence[Feed]
     known: Stats
+    notes: list[Note] = field(default_factory=list)
 
     def made(
         self,
@@ -127,7 +136,7 @@ class _Maker:
         plan, ranges = self.planner(source, stats, calibrator, allowed)
         spectra = f", {plural(len(allowed), 'node')} before a Log too" if allowed else ""
         return Candidate(
-            label=f"{calibrator} ranges{spectra}",
+            label=f"{calibrator} ranges{', equalized' if EQUALIZED in source.changed else ''}{spectra}",
             allowed=allowed,
             source=source,
             stats=stats,
@@ -140,8 +149,9 @@ class _Maker:
     def proposals(self, first: Candidate) -> Iterator[Callable[[Candidate], Candidate | None]]:
         """What may be better than the best so far, one after the other; None where it would change nothing."""
         recipe = self.recipe
+        yield self.equalized
         if recipe.calibrator is None and default_calibrator(recipe.activations) != "minmax":
-            yield lambda _: self.made(first.source, first.stats, "minmax")
+            yield lambda best: self.made(best.source, best.stats, "minmax")
         yield partial(self.spectral, first)
         everywhere = recipe.effort is Effort.MAX
         for alpha in SMOOTHING if everywhere else ():
@@ -153,7 +163,14 @@ class _Maker:
     def spectral(self, first: Candidate, best: Candidate) -> Candidate | None:
         """The best so far with the nodes before a Log, Sqrt, Sin or Cos as integers: faster, if it is no worse."""
         nodes = spectral_nodes(first.plan)
-        return self.made(first.source, first.stats, best.calibrator, allowed=nodes) if nodes else None
+        return self.made(best.source, best.stats, best.calibrator, allowed=nodes) if nodes else None
+
+    def equalized(self, best: Candidate) -> Candidate | None:
+        """The same on a model whose channels are balanced."""
+        found = equalized(best.source, best.plan, best.stats, self.fitting, recipe=self.recipe)
+        if isinstance(found, Note):
+            self.notes.append(found)
+        return self.made(*found, best.calibrator) if isinstance(found, tuple) else None
 
     def smoothed(self, first: Candidate, alpha: float, best: Candidate) -> Candidate | None:
         """The ranges of the best so far on inputs that are smoothed."""
@@ -166,9 +183,9 @@ class _Maker:
 
     def rounded(self, best: Candidate, *, everywhere: bool) -> Candidate | None:
         """The same with GPTQ, everywhere or where the weights' noise dominates."""
-        found = rounded(
-            best.source, best.plan, best.parameters, self.fitting, known=self.known.grams, everywhere=everywhere
-        )
+        # Gram matrices of the first model say nothing of rescaled channels.
+        known = {} if EQUALIZED in best.source.changed else self.known.grams
+        found = rounded(best.source, best.plan, best.parameters, self.fitting, known=known, everywhere=everywhere)
         if not found:
             return None
         label = f"{best.label}, GPTQ in {plural(len(found), 'layer')}"
@@ -176,7 +193,7 @@ class _Maker:
 
     def rounded_as_given(self, first: Candidate, best: Candidate) -> Candidate | None:
         """GPTQ on the inputs as they were, of which calibration knows more, where smoothing is the best so far."""
-        if best.source is first.source:
+        if best.source is first.source or EQUALIZED in best.source.changed:
             return None
         plain = self.made(first.source, first.stats, best.calibrator, allowed=best.allowed)
         return self.rounded(plain, everywhere=True)

@@ -10,6 +10,7 @@ from quantool import graph
 from quantool.graph.scopes import paused_collector
 from quantool.pipeline.choose import LARGEST_TRIAL_BYTES, Judges, choose, spectral_nodes
 from quantool.pipeline.draft import Draft
+from quantool.pipeline.equalize import not_equalized
 from quantool.pipeline.feeds import data_info, ranges_info
 from quantool.pipeline.job import Job
 from quantool.pipeline.round_weights import MOST_INPUTS
@@ -66,7 +67,8 @@ def decide(
     if evidence is not None:
         with paused_collector():
             planner = _Planner(job, kept)
-            chosen, draft.trials = choose(source, evidence.stats, planner, evidence.judges, recipe=job.recipe)
+            chosen, draft.trials, notes = choose(source, evidence.stats, planner, evidence.judges, recipe=job.recipe)
+        draft.warnings.extend(notes)
         source, plan, parameters = chosen.source, chosen.plan, chosen.parameters
         draft.recipe = replace(job.resolved, calibrator=Calibrator(chosen.calibrator)).to_dict()
     else:
@@ -126,6 +128,8 @@ def _stats(job: Job, source: FloatModel, plan: Plan, draft: Draft) -> tuple[Stat
         job.samples.held_out = new_to(given, job.samples.kept)
         draft.warnings.extend(job.samples.notes(given, job.recipe, source.facts))
     draft.data = ranges_info(given, job.recipe.ranges, job.samples)
+    if job.recipe.effort is not Effort.FAST:
+        draft.warnings.extend(not_equalized(source, plan, given.channels, job.recipe))
     if job.recipe.effort is not Effort.FAST and (job.samples is None or not job.samples.held_out):
         fix = "Give --verify-data with samples that did not calibrate, or --effort fast."
         draft.warnings.append(_not_tried("no samples are known to be new to the calibration", "--ranges", fix))
@@ -135,8 +139,8 @@ def _stats(job: Job, source: FloatModel, plan: Plan, draft: Draft) -> tuple[Stat
 def _not_tried(why: str, where: str, fix: str) -> Note:
     return Note(
         code="not-tried",
-        what="the ranges are taken as they are: GPTQ, bias correction, smoothing and other ranges were not tried, "
-        f"because {why}",
+        what="the ranges are taken as they are: GPTQ, bias correction, equalization, smoothing and other ranges were "
+        f"not tried, because {why}",
         where=where,
         fix=fix,
     )

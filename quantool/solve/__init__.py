@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from quantool.formulas import compute, formula_for
 from quantool.recipe import Recipe
 from quantool.schema import FloatArray, Grid, Note, Parameters, Plan, QuantParams, Range
-from quantool.solve.ranges import DEFAULT_CALIBRATOR, default_calibrator, solve_ranges, statistic_kind
+from quantool.solve.ranges import DEFAULT_CALIBRATOR, default_calibrator, is_pinned, solve_ranges, statistic_kind
 from quantool.solve.weights import Load, solve_weight
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "NO_CORRECTIONS",
     "Corrections",
     "default_calibrator",
+    "is_pinned",
     "solve",
     "solve_ranges",
     "statistic_kind",

@@ -101,6 +101,11 @@ def _pinned(
     return _bounded(Range(lo=pinned[0], hi=pinned[1], observed_min=lo, observed_max=hi), specs)
 
 
+def is_pinned(spec: ActivationSpec, facts: GraphFacts, recipe: Recipe) -> bool:
+    """Whether a rule of the recipe says the range of a tensor."""
+    return _ruled_range([spec], facts, recipe) is not None
+
+
 def _question(
     specs: list[ActivationSpec], facts: GraphFacts, stats: Mapping[str, Statistic], recipe: Recipe, *, default: str
 ) -> _Question:
