@@ -115,7 +115,7 @@ class _Alike(NamedTuple):
         seen = kept.extrema
         sides = 2 if grid.symmetric or seen.minimum < 0.0 < seen.maximum else 1
         clipped = 1.0 + seen.count / (3.0 * (grid.qmax - grid.qmin) ** 2)
-        return cls(sides, min(1 + math.ceil(math.log2(clipped)), _MOST_REACH))
+        return cls(sides, min(math.ceil(math.log2(clipped)), _MOST_REACH))
 
     @property
     def depth(self) -> int:

@@ -110,8 +110,8 @@ class Outermost:
     added: Float64
 
     @classmethod
-    def of(cls, states: Sequence[Histogram], counted: Float64, *, sides: int) -> Outermost:
-        """Those of histograms that hold `counted` elements, float64[T]."""
+    def of(cls, states: Sequence[Histogram], *, sides: int) -> Outermost:
+        """Those of histograms."""
         low = np.array([state.extrema.minimum for state in states])
         high = np.array([state.extrema.maximum for state in states])
         # The outermost two buckets of each side; without any, the extreme is too small for one.
@@ -120,8 +120,9 @@ class Outermost:
         filled = np.stack((keys[0, 0] < NEGATIVE_ZERO, keys[1, 0] > POSITIVE_ZERO))
         held = filled & (_FAR[keys[:, 0]] >= extreme)
         inner = np.where(held, np.maximum(_NEAR[keys[:, 0]], least), extreme)
-        share = counted / np.array([state.extrema.count for state in states])
-        weight = np.where(held, counts[:, 0], np.where(extreme > 0.0, share, 0.0))
+        weight = np.where(held, counts[:, 0], 0.0)
+        for side, index in zip(*np.nonzero(~held & (extreme > 0.0)), strict=True):
+            weight[side, index] = states[index].counted / states[index].extrema.count
         width = _FAR[keys[:, 1]] - _NEAR[keys[:, 1]]
         density = np.where(np.abs(keys[:, 0] - keys[:, 1]) == 1, counts[:, 1] / width, 0.0)
         even = np.minimum(density * (extreme - inner), np.maximum(weight - 1.0, 0.0))
@@ -187,29 +188,31 @@ class Octaves:
         sides: 1 where each has elements of one sign alone, else 2. room: float64[640 * S T * (octaves + 2)] or more,
         which the result uses: memory that is used again costs no page faults.
         """
-        counted = np.array([state.counted for state in states], np.float64)
-        outermost = Outermost.of(states, counted, sides=sides)
+        outermost = Outermost.of(states, sides=sides)
+        total = outermost.added.copy()
         lowest = np.frexp(outermost.extreme.max(axis=0))[1].astype(np.int64) + (_BIAS - octaves)
         shape = (sides, len(states), octaves + 2)
         size = PLACES * 4 * math.prod(shape)
         values, rest = room[:size].reshape(PLACES, 4, *shape), room[size:]
+        both = np.empty((PLACES, 2, *shape[1:]))
         for start in range(0, len(states), _BLOCK):
             block = slice(start, start + _BLOCK)
             lower = np.ldexp(1.0, np.arange(octaves + 2) + lowest[block, None] - (_BIAS + 1))
             lower = np.broadcast_to(lower, (sides, *lower.shape))
             weights = rest[: 2 * PLACES * lower.size].reshape(2 * PLACES, *lower.shape)
-            _scatter(states[block], weights, lowest=lowest[block], held=outermost.left_out[:, block])
+            total[block] += _scatter(states[block], weights, lowest=lowest[block], held=outermost.left_out[:, block])
             part = rest[2 * PLACES * lower.size :][: 4 * PLACES * lower.size].reshape(PLACES, 4, *lower.shape)
             _accumulate(weights, part, lower)
             values[:, :, :, block] = part
-        values = values.reshape(PLACES, 4, -1)
-        both = values[:, 0:3:2].reshape(PLACES, 2, sides, -1).sum(axis=2)
+            both[:, :, block] = part[:, 0:3:2, 0]
+            if sides == 2:
+                both[:, :, block] += part[:, 0:3:2, 1]
         row = lowest[:, None] * PLACES
         return cls(
             outermost=outermost,
-            total=counted + outermost.added,
-            sides=Table(values, octaves, np.broadcast_to(row, (sides, *row.shape))),
-            both=Table(both, octaves, row),
+            total=total,
+            sides=Table(values.reshape(PLACES, 4, -1), octaves, np.broadcast_to(row, (sides, *row.shape))),
+            both=Table(both.reshape(PLACES, 2, -1), octaves, row),
         )
 
     def weight_beyond(self, ends: Float64) -> Float64:
@@ -247,11 +250,12 @@ class Octaves:
         return result
 
 
-def _scatter(states: Sequence[Histogram], weights: Float64, *, lowest: Int64, held: Int64) -> None:
+def _scatter(states: Sequence[Histogram], weights: Float64, *, lowest: Int64, held: Int64) -> list[float]:
     """Lay the counts of all buckets out as float64[128, S, T, octaves + 2].
 
     lowest: int64[T], the exponent bits of the octave for all that is smaller, which stays empty: what is smaller than
     all candidates' steps rounds to zero whatever the range. held: int64[2, T], how many outermost buckets to leave out.
+    Returns how many elements each histogram holds.
     """
     weights[:] = 0.0
     sides, tensors, stride = weights.shape[1:]
@@ -259,20 +263,24 @@ def _scatter(states: Sequence[Histogram], weights: Float64, *, lowest: Int64, he
     place = _PLACE * columns + _OCTAVE
     if sides == 2:
         place[POSITIVE_ZERO:] += columns // 2
-    # The first positive bucket of each tensor's lowest octave that is told apart, and the place for what is left out.
+    # From the last negative to the first positive bucket that is told apart; and the place for what is left out.
     first = _OCTAVE[POSITIVE_ZERO:].searchsorted(lowest, side="right") + POSITIVE_ZERO
+    small = np.stack((NEGATIVE_ZERO + POSITIVE_ZERO + 1 - first, first), axis=1).astype(np.uint16)
     rest = np.arange(tensors) * stride
-    flat = weights.reshape(-1)
-    each = zip(states, rest.tolist(), (rest - lowest).tolist(), first.tolist(), *held.tolist(), strict=True)
-    for state, nowhere, start, bound, first_held, last_held in each:
+    flat, counted = weights.reshape(-1), []
+    each = zip(states, rest.tolist(), (rest - lowest).tolist(), small, *held.tolist(), strict=True)
+    for state, nowhere, start, ends, first_held, last_held in each:
         found = place.take(state.keys)
         found += start
-        low, high = state.keys.searchsorted((NEGATIVE_ZERO + POSITIVE_ZERO + 1 - bound, bound))
+        low, high = state.keys.searchsorted(ends)
         found[low:high] = nowhere
         found[:first_held] = nowhere
         found[found.size - last_held :] = nowhere
-        flat[found] = state.counts.astype(np.float64)
+        counts = state.counts.astype(np.float64)
+        counted.append(float(counts.sum()))
+        flat[found] = counts
     weights[0, :, :, 0] = 0.0
+    return counted
 
 
 def _accumulate(weights: Float64, sides: Float64, lower: Float64) -> None:

@@ -198,11 +198,14 @@ class FastError:
 
     def tails_clipped(self, ends: Float64) -> Float64:
         """What the expected elements beyond the extremes lose to clipping by ends float64[S, T, N]."""
-        result = np.zeros(ends.shape)
-        for point, change in zip(self.tails, self.change, strict=True):
-            beyond = point[:, :, None] - ends
-            np.maximum(beyond, 0.0, out=beyond)
-            result += beyond * beyond * beyond * (change / 3.0)[:, :, None]
+        if self.tails.shape[0] == 1:
+            return np.zeros(ends.shape)
+        beyond = self.tails[:, :, :, None] - ends
+        np.maximum(beyond, 0.0, out=beyond)
+        cubes = beyond * beyond
+        cubes *= beyond
+        cubes *= (self.change / 3.0)[:, :, :, None]
+        result: Float64 = cubes.sum(axis=0)
         return result
 
     def _outermost(self, ends: Float64, scale: Float64) -> Float64:
