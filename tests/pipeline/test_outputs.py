@@ -204,7 +204,7 @@ def test_calibrate_follows_the_same_rules(ready: Shell) -> None:
 def test_what_cannot_be_written_is_refused_before_any_work(
     ready: Shell, options: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quantool.data.archive.RowReader.take", None)  # reading a sample would fail otherwise
+    monkeypatch.setattr("quantool.data.archive.RowReader.rows", None)  # reading a sample would fail otherwise
     ran = ready(f"{DATA} {options}")
     assert (ran.code, ran.out) == (2, "")
     assert words in ran.err
