@@ -117,8 +117,8 @@ def test_each_tensor_has_its_row(ready: Shell) -> None:
     assert 0 <= image["zero_point"] <= 255
     assert images.min() <= image["observed_min"] < 0
     # a little beyond what a few samples showed, or a little inside
-    assert image["range"][0] == pytest.approx(image["observed_min"], rel=0.1)
-    assert image["range"][1] == pytest.approx(image["observed_max"], rel=0.1)
+    assert image["range"][0] == pytest.approx(image["observed_min"], rel=0.25)
+    assert image["range"][1] == pytest.approx(image["observed_max"], rel=0.25)
     assert image["observed_max"] <= images.max()
     step = (image["range"][1] - image["range"][0]) / 255
     assert image["scale"] == pytest.approx(step, rel=1e-6)
