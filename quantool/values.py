@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Any, get_args
 
@@ -57,13 +57,21 @@ def strict(name: str, value: object, kind: Any) -> Any:
     """
     if isinstance(value, np.generic):
         value = value.item()
-    for choices in (kind, *get_args(kind)):
-        if isinstance(choices, type) and issubclass(choices, StrEnum) and isinstance(value, str):
-            names = [member.value for member in choices]
-            if value not in names:
-                raise BadValueError(f"Unknown {name.replace('_', ' ')} '{value}'", nearest(value, names))
+    for choices in _enums(kind):
+        names = [member.value for member in choices]
+        for text in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(text, str) and text not in names:
+                raise BadValueError(f"Unknown {name.replace('_', ' ')} '{text}'", nearest(text, names))
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         text = str(error).replace("`", "'")
         raise BadValueError(f"{name} is {value!r}: {text}", "Give a value of the type expected.") from None
+
+
+def _enums(kind: Any) -> Iterator[type[StrEnum]]:
+    """The choices in a type: itself, or what it is a tuple or a union of."""
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        yield kind
+    for part in get_args(kind):
+        yield from _enums(part)

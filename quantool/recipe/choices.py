@@ -1,0 +1,56 @@
+"""The values that options and rules take by name."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Calibrator(StrEnum):
+    """How a range is read off a tensor's statistic."""
+
+    MSE = "mse"
+    MINMAX = "minmax"
+    PERCENTILE = "percentile"
+    ENTROPY = "entropy"
+    MOVING_AVERAGE = "moving-average"
+
+
+class Formula(StrEnum):
+    """How a range becomes a scale and a zero point."""
+
+    ONNX = "onnx"
+    ONNX_SYMMETRIC = "onnx-symmetric"
+    TF_MIN_FIRST = "tf-min-first"
+    TF_SCALED = "tf-scaled"
+    TF_MIN_COMBINED = "tf-min-combined"
+
+
+class Effort(StrEnum):
+    """How much is tried to keep accuracy."""
+
+    FAST = "fast"
+    BALANCED = "balanced"
+    MAX = "max"
+
+
+class Collect(StrEnum):
+    """What calibration collects beyond the statistics of tensors."""
+
+    FULL = "full"
+    GRAM = "gram"
+
+
+class GraphIO(StrEnum):
+    """What graph inputs and outputs hold."""
+
+    FLOAT = "float"
+    QUANTIZED = "quantized"
+
+
+class Algorithm(StrEnum):
+    """What may be done for a node's accuracy; a rule forces or forbids it, else the samples decide."""
+
+    GPTQ = "gptq"
+    BIAS_CORRECTION = "bias-correction"
+    SMOOTHING = "smoothing"
+    EQUALIZATION = "equalization"
