@@ -187,6 +187,11 @@ class GraphFacts:
         fact = self.tensors.get(tensor)
         return None if fact is None or fact.producer is None else self.by_name[fact.producer]
 
+    def is_constant(self, tensor: str) -> bool:
+        """Whether a tensor is an initializer."""
+        fact = self.tensors.get(tensor)
+        return fact is not None and fact.is_constant
+
     def readers(self, tensor: str) -> tuple[Use, ...]:
         """Every reading of a tensor, in all scopes."""
         return self.tensors[tensor].readers

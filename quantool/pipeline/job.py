@@ -10,7 +10,7 @@ from quantool.errors import OptionError
 from quantool.graph.destination import refuse_overwrite
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.feeds import Samples, open_samples
-from quantool.pipeline.refusals import refuse_unmeasured, refuse_unrunnable
+from quantool.pipeline.refusals import refuse_impossible_rules, refuse_unmeasured, refuse_unrunnable
 from quantool.pipeline.resolved import resolved_recipe, settings_of
 from quantool.pipeline.source import (
     model_info,
@@ -51,7 +51,9 @@ def prepare(request: QuantizeRequest, draft: Draft) -> Job:
     mode = _mode(request, samples)
     resolved = resolved_recipe(recipe, target, mode)
     draft.recipe = resolved.to_dict()
-    refuse_unrunnable(loaded, settings_of(recipe, target, mode))
+    settings = settings_of(recipe, target, mode)
+    refuse_unrunnable(loaded, settings)
+    refuse_impossible_rules(loaded, recipe, target, mode=mode, opset=settings.opset)
     output = request.output
     if output is None and request.write:
         assert resolved.weights is not None

@@ -201,7 +201,8 @@ def _strict(job: Job) -> bool | None:
     recipe = job.recipe
     open_recipe = replace(recipe, weights=None, activations=None, granularity=None, formula=None)
     default = resolved_recipe(open_recipe, job.target, job.mode) == job.resolved
-    return default and not recipe.include and not recipe.include_op
+    named = recipe.include or recipe.include_op or any(rule.sets_types for rule in recipe.rules)
+    return default and not named
 
 
 def _publish(job: Job, data: Loadable, pending: Pending | None, *, draft: Draft) -> QuantizeResult:

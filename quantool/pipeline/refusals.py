@@ -5,8 +5,11 @@ from __future__ import annotations
 from quantool import graph
 from quantool.errors import OptionError
 from quantool.graph.reference import missing_operators
-from quantool.plan import Settings
+from quantool.pipeline.source import plain_facts
+from quantool.plan import Settings, make_plan
 from quantool.recipe import GraphIO, Recipe
+from quantool.schema import Mode
+from quantool.targets import Target
 
 
 def refuse_unmeasured(recipe: Recipe) -> None:
@@ -38,6 +41,16 @@ def refuse_unmeasured(recipe: Recipe) -> None:
         )
 
 
+def refuse_impossible_rules(loaded: graph.Loaded, recipe: Recipe, target: Target, *, mode: Mode, opset: int) -> None:
+    """Refuse types that rules give to places of this model which cannot have them, before any data is read.
+
+    Raises:
+        OptionError: the places and the types.
+    """
+    if any(rule.sets_types for rule in recipe.rules):
+        make_plan(plain_facts(loaded, opset=opset), recipe, target=target, mode=mode)
+
+
 def refuse_unrunnable(loaded: graph.Loaded, settings: Settings) -> None:
     """Refuse types that neither the target's runtime nor the onnx reference evaluator would run in this model.
 
@@ -46,11 +59,13 @@ def refuse_unrunnable(loaded: graph.Loaded, settings: Settings) -> None:
     """
     if not settings.reference:
         return
+    types = {kind: dict.fromkeys(getattr(each, kind) for each in settings.all) for kind in ("activations", "weights")}
     missing = missing_operators(loaded.proto, max(settings.opset, loaded.source.opset))
     if missing:
         raise OptionError(
             "type-cannot-run",
-            f"ONNX Runtime cannot run {settings.activations} activations with {settings.weights} weights, and the onnx "
+            f"ONNX Runtime cannot run {', '.join(types['activations'])} activations with {', '.join(types['weights'])} "
+            "weights, and the onnx "
             f"reference evaluator lacks {', '.join(missing[:5])}",
             where="--weights, --activations",
             fix="Choose int8, uint8 or another type that the runtime loads.",

@@ -26,16 +26,17 @@ def settings_of(recipe: Recipe, target: Target, mode: Mode) -> Settings:
 
 
 def _refuse_grid_without_zero(recipe: Recipe, settings: Settings) -> None:
-    grid = Grid.of(settings.activations)
-    try:
-        compute(settings.formula, -1.0, 1.0, qmin=grid.qmin, qmax=grid.qmax, narrow_range=recipe.narrow_range)
-    except ValueError as error:
-        raise OptionError(
-            "impossible-pair",
-            f"--formula {settings.formula} with --narrow-range has no code for zero in {settings.activations}",
-            where="--formula, --narrow-range",
-            fix="Use --activations int8 or int16, or leave --narrow-range out.",
-        ) from error
+    for activations in dict.fromkeys(each.activations for each in settings.all):
+        grid = Grid.of(activations)
+        try:
+            compute(settings.formula, -1.0, 1.0, qmin=grid.qmin, qmax=grid.qmax, narrow_range=recipe.narrow_range)
+        except ValueError as error:
+            raise OptionError(
+                "impossible-pair",
+                f"--formula {settings.formula} with --narrow-range has no code for zero in {activations}",
+                where="--formula, --narrow-range",
+                fix="Use int8 or int16 activations, or leave --narrow-range out.",
+            ) from error
 
 
 def resolved_recipe(recipe: Recipe, target: Target, mode: Mode) -> Recipe:

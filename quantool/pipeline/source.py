@@ -109,6 +109,13 @@ def normalized_model(loaded: graph.Loaded, samples: Samples | None, *, opset: in
     return _repaired(result, opset, reference, probes)
 
 
+def plain_facts(loaded: graph.Loaded, *, opset: int | None) -> GraphFacts:
+    """The facts of the normalized model, without running it: types of contrib operators may be unknown."""
+    model = graph.prepare(loaded, opset=opset)
+    normalize(model)
+    return graph.facts(model)
+
+
 def _reference(
     given: Loadable, loaded: graph.Loaded, samples: Samples | None, *, seed: int
 ) -> tuple[Sequence[Feed], list[Outputs] | None, list[Note]]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from quantool.plan.context import Context, Findings
 from quantool.plan.dynamic import plan_rangeless
 from quantool.plan.findings import examine
-from quantool.plan.selection import select
+from quantool.plan.rules import algorithms_of, local_choices
+from quantool.plan.selection import reach, select, unmatched
 from quantool.plan.settings import Settings, resolve
 from quantool.plan.static import plan_static
 from quantool.recipe import Recipe
 from quantool.schema import GraphFacts, Mode, Plan
 from quantool.targets import Target
 
-__all__ = ["Findings", "Settings", "examine", "make_plan", "resolve"]
+__all__ = ["Findings", "Settings", "algorithms_of", "examine", "make_plan", "reach", "resolve", "unmatched"]
 
 
 def make_plan(
@@ -36,6 +37,7 @@ def make_plan(
         target=target,
         choices=select(facts, recipe),
         findings=findings or Findings(),
+        local=local_choices(facts, recipe, settings, target),
     )
     if mode is Mode.STATIC:
         return plan_static(ctx)

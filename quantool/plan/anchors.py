@@ -76,10 +76,10 @@ def row_spec(ctx: Context, node: NodeFact) -> WeightSpec:
         node=node.name,
         index=0,
         tensor=tensor,
-        dtype=ctx.settings.weights,
+        dtype=ctx.at(node).weights,
         axis=1,
         block_size=int(shape[1] or 1),
-        bits=ctx.settings.weight_bits,
+        bits=ctx.at(node).weight_bits,
     )
 
 
@@ -106,7 +106,7 @@ def weight_spec(ctx: Context, node: NodeFact, activation: str | None) -> WeightS
     The bias of a weight in blocks stays float: it has no one scale a channel. Beside types that no integer kernel
     multiplies it gets a scale of its own; left in float, the runtime would round it to the product of the scales.
     """
-    settings = ctx.settings
+    settings = ctx.at(node)
     tensor = node.inputs[1]
     rank = ctx.rank(tensor) or 0
     channel = weight_axis(node, rank)
@@ -137,6 +137,8 @@ def kept_reason(ctx: Context, node: NodeFact, patterns: dict[str, str]) -> Reaso
         return veto
     if node.scope:
         return reason("in-subgraph")
+    if ctx.role(node) is not None and ctx.in_float(node, *node.outputs):
+        return reason("float-activations")
     if node.op_type in NORMALIZATIONS:
         return reason("normalization")
     if node.name in patterns:

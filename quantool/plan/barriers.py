@@ -13,6 +13,7 @@ from typing import Final
 
 from quantool.ops import Role, activation_inputs, op_of
 from quantool.plan.context import Context
+from quantool.plan.mixed import product_of_other_type
 from quantool.plan.regions import Unit
 from quantool.schema import ActivationSpec, Mode, NodeFact, Use
 
@@ -33,7 +34,9 @@ def find_barriers(
     leaving = _leaving(ctx, units, activations)
     beside = _beside_other_readers(ctx, products, leaving)
     fused = _before_fused(ctx, units, activations, leaving)
-    return tuple(dict.fromkeys((*fused, *behind, *beside, *_of_one_layout(ctx, units))))
+    paths = (product_of_other_type(ctx, name, units) for name in activations)
+    retyped = (Use(path[1].name, 0) for path in paths if len(path) > 1)
+    return tuple(dict.fromkeys((*fused, *behind, *beside, *retyped, *_of_one_layout(ctx, units))))
 
 
 def across_products(
@@ -146,5 +149,7 @@ def _is_fused(ctx: Context, node: NodeFact, arriving: Set[str], leaving: Set[str
     if role is not Role.ANCHOR:
         return False
     if ctx.is_constant(node.inputs[1]):
+        if ctx.in_float(node, *node.outputs):
+            return node.inputs[0] in arriving
         return node.op_type in _WEIGHTED and node.inputs[0] in arriving and node.outputs[0] in leaving
     return set(node.inputs[:2]) <= arriving and (node.op_type in _PRODUCTS or node.outputs[0] in leaving)

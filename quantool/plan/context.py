@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from quantool.ops import Role, op_of
 from quantool.plan.feature_levels import level_refusal
+from quantool.plan.rules import Local, activations_read
 from quantool.plan.selection import Choice
 from quantool.plan.settings import Settings
+from quantool.recipe import FLOAT
 from quantool.schema import GraphFacts, NodeFact, Reason
 from quantool.targets import Kernel, Target
 
@@ -36,6 +38,23 @@ class Context:
     target: Target
     choices: Mapping[str, Choice]
     findings: Findings
+    local: Local = field(default_factory=Local)
+
+    def at(self, node: NodeFact) -> Settings:
+        """The settings that rules leave a node: its weight's form, and the type of the first activation it reads."""
+        own = self.local.settings.get(node.name, self.settings)
+        read = next(iter(activations_read(self.facts, node)), "") if self.local.types else ""
+        codes = self.type_of(read)
+        return own if codes in (own.activations, FLOAT) else replace(own, activations=codes)
+
+    def type_of(self, tensor: str) -> str:
+        """The type of a tensor's codes, "float" where a rule wants none."""
+        return self.local.types.get(tensor, self.settings.activations)
+
+    def in_float(self, node: NodeFact, *tensors: str) -> bool:
+        """Whether rules want a node to read its activations in float, or one of the tensors that it would write."""
+        given = (*activations_read(self.facts, node), *tensors) if self.local.types else ()
+        return node.name in self.local.floating or any(self.type_of(tensor) == FLOAT for tensor in given)
 
     def kernel(self, node: NodeFact) -> Kernel | None:
         """The target's kernel for a node in the chosen format, or None."""
@@ -52,8 +71,8 @@ class Context:
         level = self.target.feature_level
         if level is None:
             return None
-        computed = (tensor for tensor in tensors if not self.is_constant(tensor))
-        return level_refusal(self.facts, computed, level=level, codes=self.settings.activations)
+        computed = {tensor: self.type_of(tensor) for tensor in tensors if not self.is_constant(tensor)}
+        return level_refusal(self.facts, computed, level=level)
 
     def asked(self, node: NodeFact) -> bool:
         """Whether the user named the node."""
@@ -66,8 +85,7 @@ class Context:
 
     def is_constant(self, tensor: str) -> bool:
         """Whether a tensor is an initializer."""
-        fact = self.facts.tensors.get(tensor)
-        return fact is not None and fact.is_constant
+        return self.facts.is_constant(tensor)
 
     def rank(self, tensor: str) -> int | None:
         """The number of dimensions, None if unknown."""

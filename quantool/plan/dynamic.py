@@ -9,8 +9,10 @@ from quantool.plan.anchors import kept_reason, weight_refusal, weight_spec
 from quantool.plan.barriers import across_products
 from quantool.plan.context import Context
 from quantool.plan.embeddings import embedding_decision, embedding_spec
+from quantool.plan.mixed import refuse_fixed_weights
 from quantool.plan.patterns import RECURRENT, named_patterns
 from quantool.plan.reasons import reason
+from quantool.plan.settings import KERNEL_TYPES
 from quantool.schema import Decision, Mode, NodeFact, Note, Plan, Reason, Use, WeightSpec
 
 #: operator -> the fused form that the rewriter writes
@@ -43,7 +45,7 @@ def _plain_attention(ctx: Context, node: NodeFact) -> bool:
 #: operators whose fused form takes less than the operator itself
 _FORMS = {"LSTM": _plain_lstm, "Attention": _plain_attention}
 WEIGHT_ONLY_KERNEL = "DequantizeLinear"
-_WEIGHT_ONLY = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose"})
+WEIGHT_ONLY = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose"})
 
 
 def plan_rangeless(ctx: Context, *, mixed: bool) -> Plan:
@@ -72,14 +74,16 @@ def plan_rangeless(ctx: Context, *, mixed: bool) -> Plan:
 
 
 def _type_notes(ctx: Context, weights: Sequence[WeightSpec]) -> Iterator[Note]:
-    """A warning where the user named a type for weights alone that the target expands to float in every run."""
-    dtype = ctx.settings.weights
-    named = ctx.settings.mode is Mode.WEIGHT_ONLY and dtype != ctx.target.weights
-    if named and weights and dtype not in ctx.target.weight_only:
+    """A warning for each type that the user named and that the target expands to float in every run."""
+    first: dict[str, str] = {}
+    for spec in weights if ctx.settings.mode is Mode.WEIGHT_ONLY else ():
+        if spec.dtype not in (ctx.target.weights, *ctx.target.weight_only):
+            first.setdefault(spec.dtype, spec.node)
+    for dtype, node in first.items():
         yield Note(
             code="runs-as-float",
             what=f"{ctx.target.name} turns {dtype} weights into float when the model runs: it gets smaller, not faster",
-            where=weights[0].node,
+            where=node,
             fix="Use int8 or int4 weights for speed, where the target multiplies with them as they are.",
         )
 
@@ -106,10 +110,17 @@ def _decide(ctx: Context, node: NodeFact, *, mixed: bool) -> Decision | None:
 
 
 def _kernel(ctx: Context, node: NodeFact, *, dynamic: bool, mixed: bool) -> str | None:
-    if dynamic and node.op_type in DYNAMIC_KERNELS and (node.op_type not in _ON_REQUEST or ctx.asked(node)):
+    at_run_time = dynamic and _multiplies(ctx, node)
+    if at_run_time and node.op_type in DYNAMIC_KERNELS and (node.op_type not in _ON_REQUEST or ctx.asked(node)):
         return DYNAMIC_KERNELS[node.op_type]
-    weight_only = mixed or not dynamic
-    return WEIGHT_ONLY_KERNEL if weight_only and node.op_type in _WEIGHT_ONLY else None
+    weight_only = mixed or not at_run_time
+    return WEIGHT_ONLY_KERNEL if weight_only and node.op_type in WEIGHT_ONLY else None
+
+
+def _multiplies(ctx: Context, node: NodeFact) -> bool:
+    """Whether rules leave a node the types that MatMulInteger multiplies."""
+    settings = ctx.at(node)
+    return not ctx.in_float(node) and settings.weights in KERNEL_TYPES and not settings.block_size
 
 
 def _refusal_code(node: NodeFact) -> str:
@@ -137,6 +148,7 @@ def _weights(ctx: Context, node: NodeFact, decision: Decision) -> list[WeightSpe
     if decision.kernel == "GatherRows":
         return [embedding_spec(ctx, node)]
     if node.op_type == "LSTM":
+        refuse_fixed_weights(ctx, node, decision.kernel)
         return [_lstm(ctx, node, 1), _lstm(ctx, node, 2)]
     return [weight_spec(ctx, node, None)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quantool.plan.context import Context
+from quantool.plan.mixed import refuse_fixed_weights
 from quantool.plan.reasons import reason
 from quantool.schema import Decision, NodeFact, WeightSpec
 
@@ -33,6 +34,7 @@ def embedding_decision(ctx: Context, node: NodeFact) -> Decision | None:
         return Decision(node=node.name, quantized=False, reason=veto)
     if node.scope:
         return Decision(node=node.name, quantized=False, reason=reason("in-subgraph"))
+    refuse_fixed_weights(ctx, node, "the lookup of rows")
     return Decision(node=node.name, quantized=True, kernel=KERNEL, expected="float")
 
 

@@ -6,7 +6,7 @@ activation is expanded: memory that the report tells.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -20,9 +20,9 @@ from quantool.schema import ActivationSpec, GraphFacts, Note, Reason
 _SCALE: Final = FLOAT32
 
 
-def level_refusal(facts: GraphFacts, tensors: Iterable[str], *, level: str, codes: str) -> Reason | None:
-    """Why the level takes no QuantizeLinear of one of the tensors to that type, and from which one it does; or None."""
-    for tensor in tensors:
+def level_refusal(facts: GraphFacts, tensors: Mapping[str, str], *, level: str) -> Reason | None:
+    """Why the level takes no QuantizeLinear of one of the tensors to its type, and from which one it does; or None."""
+    for tensor, codes in tensors.items():
         broken = _broken_rules(facts, tensor, FEATURE_LEVELS[level], codes)
         if broken:
             rules = "; ".join((*broken, _first_that_passes(facts, tensor, codes)))

@@ -36,6 +36,8 @@ def examine(plan: Plan, facts: GraphFacts, ranges: Mapping[str, Range]) -> Findi
 def _may_share(plan: Plan, node: NodeFact, ranges: Mapping[str, Range]) -> bool:
     """Whether the common range keeps every absorbed Relu and Clip redundant, and no fixed range changes."""
     tensors = [t for t in node.inputs if t in ranges]
+    if len({plan.activations[t].dtype for t in (*tensors, *node.outputs) if t in plan.activations}) > 1:
+        return False
     lo = min(min(ranges[t].lo, 0.0) for t in tensors)
     hi = max(ranges[t].hi for t in tensors)
     for tensor in tensors:

@@ -13,20 +13,18 @@ from quantool.elements import ELEMENTS
 from quantool.ops import Role
 from quantool.plan.context import Context
 from quantool.plan.regions import Unit
-from quantool.plan.settings import KERNEL_TYPES
+from quantool.plan.settings import KERNEL_TYPES, Settings
 from quantool.schema import Use
 
 
 def find_misfits(ctx: Context, units: Mapping[str, Unit]) -> Iterator[Use]:
     """The readings of quantized products that need a copy."""
-    settings = ctx.settings
-    if settings.activations not in KERNEL_TYPES:
-        return
-    blocks = settings.block_size > 0 and settings.weights in KERNEL_TYPES
-    if not blocks and ELEMENTS[settings.weights].bits != 2:
-        return
     for unit in units.values():
-        # A convolution has a scale a channel even where blocks are asked for.
-        fits = blocks and unit.node.op_type not in ("MatMul", "Gemm")
-        if unit.role is Role.ANCHOR and ctx.is_constant(unit.node.inputs[1]) and not fits:
+        if unit.role is Role.ANCHOR and ctx.is_constant(unit.node.inputs[1]) and _misfits(ctx.at(unit.node), unit):
             yield Use(unit.node.name, unit.inputs[0])
+
+
+def _misfits(settings: Settings, unit: Unit) -> bool:
+    """A convolution has a scale a channel even where blocks are asked for."""
+    blocks = settings.block_size > 0 and settings.weights in KERNEL_TYPES and unit.node.op_type in ("MatMul", "Gemm")
+    return settings.activations in KERNEL_TYPES and (blocks or ELEMENTS[settings.weights].bits == 2)

@@ -12,6 +12,10 @@ REASONS: Final = MappingProxyType(
     {
         "excluded": ("Excluded by the recipe.", "Remove the pattern from --exclude or --exclude-op."),
         "not-included": ("Not among the nodes that --include names.", "Widen --include or --include-op."),
+        "float-activations": (
+            "A rule keeps its activations in float.",
+            'Remove activations = "float" from the rule, or add one behind it that names a type.',
+        ),
         "in-subgraph": (
             "Lies in the body of an If, Loop or Scan, whose tensors cannot be calibrated.",
             "Use --mode dynamic or weight-only, which need no ranges.",

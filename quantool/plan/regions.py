@@ -129,7 +129,8 @@ def _join(ctx: Context, node: NodeFact, available: set[str], gates: set[str]) ->
     else:
         end, absorbed, bounds = absorb(ctx, node)
         unit = Unit(node=node, role=role, inputs=inputs, ends=(end,), absorbed=absorbed, bounds=bounds)
-    return unit if ctx.level_refusal((*unit.reads, *unit.ends)) is None else None
+    refused = ctx.in_float(node, *unit.ends) or ctx.level_refusal((*unit.reads, *unit.ends)) is not None
+    return None if refused else unit
 
 
 def _is_operand(ctx: Context, tensor: str) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from quantool.elements import ELEMENTS, PER_AXIS_OPSET, required_opset
 from quantool.errors import OptionError
 from quantool.formulas import FORMULAS, formula_for
-from quantool.recipe import Calibrator, Recipe
+from quantool.recipe import FLOAT, Calibrator, Recipe, Rule, impossible_rules
 from quantool.schema import Format, Mode
 from quantool.targets import Target
 
@@ -21,7 +22,8 @@ _EVEN_STEPS = (Calibrator.MSE, Calibrator.ENTROPY)
 class Settings:
     """Resolved types and forms. axis_scales: a scale for each channel; block_size: 0 unless in blocks.
 
-    reference: the target's runtime cannot run the types; the onnx reference evaluator can.
+    reference: the target's runtime cannot run the types; the onnx reference evaluator can. variants: what rules make of
+    these settings somewhere.
     """
 
     mode: Mode
@@ -33,6 +35,7 @@ class Settings:
     block_size: int
     formula: str
     reference: bool
+    variants: tuple[Settings, ...] = ()
 
     @property
     def symmetric_activations(self) -> bool:
@@ -50,10 +53,17 @@ class Settings:
 
         Static plans let data movers run on 8-bit integers, which MaxPool, ReduceMax and others take from 12 on.
         """
-        weights = required_opset(self.weights, per_axis=self.axis_scales, per_block=self.block_size > 0)
+        needed = [
+            required_opset(each.weights, per_axis=each.axis_scales, per_block=each.block_size > 0) for each in self.all
+        ]
         if self.mode is Mode.STATIC:
-            return max(weights, ELEMENTS[self.activations].opset, PER_AXIS_OPSET)
-        return max(weights, 11) if self.mode is Mode.DYNAMIC else weights
+            return max(*needed, *(ELEMENTS[each.activations].opset for each in self.all), PER_AXIS_OPSET)
+        return max(*needed, 11) if self.mode is Mode.DYNAMIC else max(needed)
+
+    @property
+    def all(self) -> tuple[Settings, ...]:
+        """These settings and what rules make of them."""
+        return (self, *self.variants)
 
 
 def resolve(recipe: Recipe, target: Target, mode: Mode) -> Settings:
@@ -70,6 +80,7 @@ def resolve(recipe: Recipe, target: Target, mode: Mode) -> Settings:
             fix="Use --weights int8 or uint8, or --mode weight-only.",
         )
     form = recipe.format or Format.QDQ
+    _refuse_rules(recipe, mode, form, activations)
     if form is Format.QOPERATOR and (activations, weights) == ("int8", "uint8"):
         raise OptionError(
             "impossible-pair",
@@ -81,7 +92,7 @@ def resolve(recipe: Recipe, target: Target, mode: Mode) -> Settings:
     axis, block = _granularity(recipe.granularity, narrow=narrow)
     own_type = recipe.weights is None or recipe.weights == target.weights
     bits = target.weight_bits if own_type and ELEMENTS[weights].bits == 8 else ELEMENTS[weights].bits
-    return Settings(
+    settings = Settings(
         mode=mode,
         format=form,
         activations=activations,
@@ -93,6 +104,25 @@ def resolve(recipe: Recipe, target: Target, mode: Mode) -> Settings:
         reference=weights in target.reference_weights
         or (mode is Mode.STATIC and activations in target.reference_activations),
     )
+    variants = tuple(with_rule(settings, rule, target) for rule in recipe.rules if rule.sets_types)
+    return replace(settings, variants=variants, reference=any(each.reference for each in (settings, *variants)))
+
+
+def with_rule(settings: Settings, rule: Rule, target: Target) -> Settings:
+    """What a rule makes of settings at the nodes that it matches."""
+    changes: dict[str, Any] = {}
+    if rule.activations not in (None, FLOAT):
+        lacking = settings.mode is Mode.STATIC and rule.activations in target.reference_activations
+        changes |= {"activations": rule.activations, "reference": settings.reference or lacking}
+    if rule.weights is not None:
+        bits = ELEMENTS[rule.weights].bits
+        own = rule.weights == target.weights and settings.mode is not Mode.WEIGHT_ONLY
+        changes |= {"weights": rule.weights, "weight_bits": target.weight_bits if own else bits}
+        changes["reference"] = changes.get("reference", settings.reference) or rule.weights in target.reference_weights
+    if rule.weights is not None or rule.granularity is not None:
+        narrow = rule.weights is not None and ELEMENTS[rule.weights].bits < 8
+        changes["axis_scales"], changes["block_size"] = _granularity(rule.granularity, narrow=narrow)
+    return replace(settings, **changes)
 
 
 def _granularity(text: str | None, *, narrow: bool) -> tuple[bool, int]:
@@ -101,6 +131,27 @@ def _granularity(text: str | None, *, narrow: bool) -> tuple[bool, int]:
     if text.startswith("block:"):
         return False, int(text.removeprefix("block:"))
     return text == "channel", 0
+
+
+def _refuse_rules(recipe: Recipe, mode: Mode, form: Format, activations: str) -> None:
+    """Rules that the mode and the format do not have, and floating codes beside integers.
+
+    Floating codes need a formula and a calibrator of their own, which are the whole model's.
+    """
+    unplanned = Mode.AUTO if mode is Mode.DYNAMIC and recipe.mode is Mode.AUTO else mode
+    for error in impossible_rules(recipe.rules, mode=unplanned, form=form if mode is Mode.STATIC else None):
+        raise error
+    for position, rule in enumerate(recipe.rules, start=1):
+        named = rule.activations
+        if named in (None, FLOAT, activations) or mode is not Mode.STATIC:
+            continue
+        if ELEMENTS[named].floating or ELEMENTS[activations].floating:
+            raise OptionError(
+                "impossible-pair",
+                f"Rule {position} sets activations {named} beside {activations}: floating codes need another formula",
+                where=f"rules: rule {position}",
+                fix='Use an integer type or "float" in the rule, or one floating type for the whole model.',
+            )
 
 
 def _refuse_uneven_steps(recipe: Recipe, activations: str) -> None:

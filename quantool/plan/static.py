@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from quantool.elements import ELEMENTS
@@ -10,14 +10,16 @@ from quantool.ops import Role, ScaleRule, op_of
 from quantool.plan.anchors import anchor_unit, kept_reason, refusal, row_spec, weight_spec
 from quantool.plan.barriers import find_barriers
 from quantool.plan.context import Context
+from quantool.plan.dynamic import WEIGHT_ONLY, WEIGHT_ONLY_KERNEL
 from quantool.plan.embeddings import KERNEL as EMBEDDING
 from quantool.plan.embeddings import embedding_decision, embedding_spec
 from quantool.plan.feature_levels import expansion_note
 from quantool.plan.misfits import find_misfits
+from quantool.plan.mixed import product_of_other_type, refuse_operators, refuse_split_groups, runs_on_integers, types_at
 from quantool.plan.patterns import named_patterns, reaching_spectrum
 from quantool.plan.reasons import reason
 from quantool.plan.regions import Unit, find_regions, saturation
-from quantool.schema import ActivationSpec, Decision, Note, Plan, Reason, WeightSpec
+from quantool.schema import ActivationSpec, Decision, NodeFact, Note, Plan, Reason, WeightSpec
 
 #: what these read is never clipped: a cut-off score or gate changes the answer
 _EXACT_READERS = frozenset({"Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid"})
@@ -26,10 +28,13 @@ _EXACT_READERS = frozenset({"Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid"})
 def plan_static(ctx: Context) -> Plan:
     """Decide every node of a static model."""
     accepted, refused = _anchors(ctx)
-    units = find_regions(ctx, accepted)
+    stored = _stored(ctx, accepted)
+    units = find_regions(ctx, {name: unit for name, unit in accepted.items() if name not in stored})
+    refuse_operators(ctx, units.values())
     activations = _activations(ctx, units)
-    decisions, notes = _decisions(ctx, units, refused)
+    decisions, notes = _decisions(ctx, units, refused, stored)
     weights = [w for u in units.values() for w in _weights(ctx, u)]
+    weights += [weight_spec(ctx, node, None) for node in stored.values()]
     weights += [embedding_spec(ctx, n) for n in ctx.facts.nodes if decisions[n.name].kernel == EMBEDDING]
     return Plan(
         mode=ctx.settings.mode,
@@ -59,11 +64,25 @@ def _anchors(ctx: Context) -> tuple[dict[str, Unit], dict[str, Reason]]:
         allowed = ctx.asked(node) or node.name in ctx.findings.allow
         if why is None and node.outputs[0] in spectral and not allowed:
             why = reason("before-log")
+        if why is None and not ctx.is_constant(node.inputs[1]) and ctx.in_float(node):
+            why = reason("float-activations")
         if why is None:
             accepted[node.name] = anchor_unit(ctx, node)
         else:
             refused[node.name] = why
     return accepted, refused
+
+
+def _stored(ctx: Context, accepted: Mapping[str, Unit]) -> dict[str, NodeFact]:
+    """The weighted nodes whose activations a rule keeps in float: their weights alone become integers."""
+    return {
+        name: unit.node
+        for name, unit in accepted.items()
+        if unit.node.op_type in WEIGHT_ONLY
+        and not ctx.is_constant(unit.node.inputs[0])
+        and ctx.is_constant(unit.node.inputs[1])
+        and ctx.in_float(unit.node, *(unit.ends if unit.integer_output else ()))
+    }
 
 
 def _weights(ctx: Context, unit: Unit) -> list[WeightSpec]:
@@ -80,10 +99,10 @@ def _weights(ctx: Context, unit: Unit) -> list[WeightSpec]:
             node=unit.node.name,
             index=i,
             tensor=unit.node.inputs[i],
-            dtype=ctx.settings.activations,
+            dtype=ctx.at(unit.node).activations,
             axis=None,
-            bits=ELEMENTS[ctx.settings.activations].bits,
-            symmetric=ELEMENTS[ctx.settings.activations].floating,
+            bits=ELEMENTS[ctx.at(unit.node).activations].bits,
+            symmetric=ELEMENTS[ctx.at(unit.node).activations].floating,
         )
         for i in constants
     ]
@@ -125,16 +144,20 @@ def _activations(ctx: Context, units: Mapping[str, Unit]) -> dict[str, Activatio
             for tensor in unit.reads:
                 if tensor in specs:
                     groups.join(tensor, unit.ends[0])
-    return {
+    found = {
         name: replace(spec, group=groups.root(name), copied=_is_copied(ctx, spec, units))
         for name, spec in specs.items()
     }
+    refuse_split_groups(found.values())
+    return found
 
 
 def _is_copied(ctx: Context, spec: ActivationSpec, units: Mapping[str, Unit]) -> bool:
     """Whether an integer product writes a tensor in float that is quantized for some of its readers only."""
     fact = ctx.facts.tensors[spec.name]
     if ELEMENTS[spec.dtype].floating and _is_rectified(ctx, spec.name, units):
+        return True
+    if len(product_of_other_type(ctx, spec.name, units)) == 1:
         return True
     producer = units.get(fact.producer or "")
     if spec.replaces or producer is None:
@@ -161,7 +184,7 @@ def _own_spec(ctx: Context, tensor: str) -> ActivationSpec:
     bounds = None if producer is None else saturation(ctx, producer)
     return ActivationSpec(
         name=tensor,
-        dtype=ctx.settings.activations,
+        dtype=ctx.type_of(tensor),
         group=tensor,
         statistic=tensor,
         fixed=fixed,
@@ -175,7 +198,7 @@ def _end_spec(ctx: Context, unit: Unit, end: str, specs: Mapping[str, Activation
     row = op_of(unit.node)
     own = ActivationSpec(
         name=end,
-        dtype=ctx.settings.activations,
+        dtype=ctx.type_of(end),
         group=end,
         statistic=end,
         fixed=row.fixed,
@@ -213,7 +236,7 @@ def _feeds_exact(ctx: Context, tensor: str) -> bool:
 
 
 def _decisions(
-    ctx: Context, units: Mapping[str, Unit], refused: Mapping[str, Reason]
+    ctx: Context, units: Mapping[str, Unit], refused: Mapping[str, Reason], stored: Collection[str]
 ) -> tuple[dict[str, Decision], tuple[Note, ...]]:
     """One decision for each node, in the order of the nodes."""
     patterns = dict(named_patterns(ctx.facts))
@@ -224,6 +247,8 @@ def _decisions(
             decisions[node.name] = _unit_decision(ctx, unit)
         elif (host := inside.get(node.name)) is not None:
             decisions[node.name] = _absorbed_decision(ctx, node.name, host)
+        elif node.name in stored:
+            decisions[node.name] = Decision(node=node.name, quantized=True, kernel=WEIGHT_ONLY_KERNEL)
         elif (table := embedding_decision(ctx, node)) is not None:
             decisions[node.name] = table
         else:
@@ -264,25 +289,23 @@ def _absorbed_decision(ctx: Context, name: str, host: Unit) -> Decision:
 
 def _expected(ctx: Context, unit: Unit) -> str:
     """Whether the target's kernel takes the chosen types."""
-    kernel = ctx.kernel(unit.node)
-    settings = ctx.settings
-    fits = kernel is not None and settings.activations in kernel.activations
-    if unit.role is Role.ANCHOR:
-        fits = fits and kernel is not None and settings.weights in kernel.weights and not settings.block_size
-    return "integer" if fits else "float"
+    return "integer" if runs_on_integers(ctx, unit) else "float"
 
 
 def _type_notes(ctx: Context, units: Iterable[Unit]) -> Iterable[Note]:
-    """One warning where the types that the user named run as float."""
-    floating = [u.node.name for u in units if u.role is not Role.ISLAND and _expected(ctx, u) == "float"]
-    if floating:
-        settings, own = ctx.settings, (ctx.target.activations, ctx.target.weights)
+    """One warning for each pair of types that the user named and that runs as float."""
+    own = (ctx.target.activations, ctx.target.weights)
+    floating: dict[tuple[str, str], list[str]] = {}
+    for unit in (u for u in units if u.role is not Role.ISLAND and not runs_on_integers(ctx, u)):
+        pair = " and ".join(types_at(ctx, unit)), ctx.at(unit.node).weights
+        floating.setdefault(pair, []).append(unit.node.name)
+    for (activations, weights), names in floating.items():
         yield Note(
             code="runs-as-float",
-            what=f"{ctx.target.name} executes {settings.activations} activations with {settings.weights} weights "
-            f"in float: {len(floating)} nodes get smaller, not faster",
-            where=floating[0],
+            what=f"{ctx.target.name} executes {activations} activations with {weights} weights "
+            f"in float: {len(names)} nodes get smaller, not faster",
+            where=names[0],
             fix="Choose a target with integer kernels: see `quantool targets`."
-            if own == (settings.activations, settings.weights)
+            if own == (activations, weights)
             else f"Use {own[0]} activations and {own[1]} weights for speed.",
         )

@@ -11,7 +11,7 @@ from calibrators.statistic import Statistic
 from quantool.elements import ELEMENTS
 from quantool.errors import DataError
 from quantool.ops import ScaleRule, op_of
-from quantool.plan.selection import matches
+from quantool.plan.rules import matches_node, matches_tensor
 from quantool.recipe import Recipe, Rule
 from quantool.schema import ActivationSpec, GraphFacts, Grid, Plan, Range
 
@@ -175,14 +175,9 @@ def _ruled_range(specs: list[ActivationSpec], facts: GraphFacts, recipe: Recipe)
 
 def _applies(rule: Rule, spec: ActivationSpec, facts: GraphFacts) -> bool:
     """Whether a rule speaks of a tensor: by its name, or by the node that writes it."""
-    if rule.tensor is not None and not matches(spec.name, rule.tensor):
-        return False
     producer = facts.producer(spec.name)
-    if rule.name is None and rule.op_type is None:
-        return True
-    if producer is None or (rule.op_type is not None and producer.op_type != rule.op_type):
-        return False
-    return rule.name is None or any(matches(n, rule.name) for n in (producer.name, *producer.origins))
+    written = not rule.names_nodes or (producer is not None and matches_node(rule, producer))
+    return written and matches_tensor(rule, spec.name)
 
 
 def _bounded(chosen: Range, specs: list[ActivationSpec]) -> Range:

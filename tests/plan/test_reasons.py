@@ -37,6 +37,10 @@ REACHED: dict[str, tuple[str, str, str, dict[str, object]]] = {
         "static",
         {},
     ),
+    "float-activations": (
+        "(float[16,16] x) => (float[16,16] y)", "[n] y = MatMul (x, x)", "static",
+        {"include": ["n"], "rules": [{"name": "n", "activations": "float"}]},
+    ),
     "no-integer-kernel": (IMAGE, "[n] y = ConvTranspose (x, k)", "static", {}),
     "not-float": (
         "(int64[3] x) => (int64[3] y)", "[n] y = Add (x, x)", "static", {},
