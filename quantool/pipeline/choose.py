@@ -21,12 +21,14 @@ from quantool import graph
 from quantool.graph.outputs import with_outputs
 from quantool.ops import Role, op_of
 from quantool.pipeline.build import loadable, quantized_graph
+from quantool.pipeline.channels import Group
 from quantool.pipeline.correct import corrections
 from quantool.pipeline.equalize import EQUALIZED, equalized
+from quantool.pipeline.forced import Ruling
 from quantool.pipeline.round_weights import Rounding, rounded, with_codes
 from quantool.pipeline.smooth import smoothed
 from quantool.pipeline.source import FloatModel
-from quantool.recipe import Effort, Recipe
+from quantool.recipe import Algorithm, Effort, Recipe
 from quantool.report.model import Trial
 from quantool.report.wording import plural
 from quantool.runtime import Thrift, tap
@@ -90,13 +92,14 @@ def choose(
 
     Without held-out feeds or effort, the first one and nothing.
     """
-    maker = _Maker(planner=planner, recipe=recipe, fitting=samples.fitting, known=stats)
-    first = maker.made(source, stats.tensors, str(recipe.calibrator or default_calibrator(recipe.activations)))
+    ruling = Ruling.of(source.facts, recipe)
+    maker = _Maker(planner=planner, recipe=recipe, fitting=samples.fitting, known=stats, ruling=ruling)
+    first = maker.first(source, stats.tensors, str(recipe.calibrator or default_calibrator(recipe.activations)))
     too_large = source.loaded.source.size_bytes > LARGEST_TRIAL_BYTES or first.plan.reference
     too_large = too_large or source.normalized.thrift is Thrift.WEIGHTS
     blind = not samples.judging or not samples.held_out
     if blind or recipe.effort is Effort.FAST or too_large or not first.plan.activations:
-        return first, (), ()
+        return first, (), maker.notes
     judge = _Judge(source, samples.judging, threads=recipe.threads or 0)
     scores = {first.label: judge.score(first)}
     best = first
@@ -115,14 +118,26 @@ def choose(
 class _Maker:
     """Makes candidates. fitting: the feeds that algorithms are fitted to; known: what they may use instead.
 
-    notes: what could not be tried.
+    ruling: what rules force, which every candidate has, and what they forbid; notes: what could not be done.
     """
 
     planner: Planner
     recipe: Recipe
     fitting: Sequence[Feed]
     known: Stats
+    ruling: Ruling
     notes: list[Note] = field(default_factory=list)
+
+    def first(self, source: FloatModel, stats: Mapping[str, Statistic], calibrator: str) -> Candidate:
+        """The candidate that all others are held against: equalized and smoothed where rules want it."""
+        found = self.made(source, stats, calibrator)
+        if self.ruling.forced(Algorithm.EQUALIZATION):
+            found = self._equalized(found, self.ruling.is_forced_group, balanced_too=True) or found
+        nodes = self.ruling.forced(Algorithm.SMOOTHING)
+        if not nodes:
+            return found
+        smooth = smoothed(found.source, found.plan, self.fitting, alpha=SMOOTHING[0], at=nodes.__contains__)
+        return found if smooth is None else self.made(smooth[0], {**found.stats, **smooth[1]}, calibrator)
 
     def made(
         self,
@@ -135,7 +150,7 @@ class _Maker:
         """Weights rounded to nearest, ranges by a calibrator."""
         plan, ranges = self.planner(source, stats, calibrator, allowed)
         spectra = f", {plural(len(allowed), 'node')} before a Log too" if allowed else ""
-        return Candidate(
+        candidate = Candidate(
             label=f"{calibrator} ranges{', equalized' if EQUALIZED in source.changed else ''}{spectra}",
             allowed=allowed,
             source=source,
@@ -145,6 +160,7 @@ class _Maker:
             ranges=ranges,
             parameters=solve(plan, ranges, load=source.constant, recipe=self.recipe),
         )
+        return self._forced(candidate)
 
     def proposals(self, first: Candidate) -> Iterator[Callable[[Candidate], Candidate | None]]:
         """What may be better than the best so far, one after the other; None where it would change nothing."""
@@ -167,14 +183,23 @@ class _Maker:
 
     def equalized(self, best: Candidate) -> Candidate | None:
         """The same on a model whose channels are balanced."""
-        found = equalized(best.source, best.plan, best.stats, self.fitting, recipe=self.recipe)
+        found = self._equalized(best, self.ruling.is_open_group)
+        forced = EQUALIZED in best.source.changed
+        return replace(found, label=f"{found.label} elsewhere too") if found is not None and forced else found
+
+    def _equalized(
+        self, best: Candidate, among: Callable[[Group], bool], *, balanced_too: bool = False
+    ) -> Candidate | None:
+        found = equalized(
+            best.source, best.plan, best.stats, self.fitting, recipe=self.recipe, among=among, balanced_too=balanced_too
+        )
         if isinstance(found, Note):
             self.notes.append(found)
         return self.made(*found, best.calibrator) if isinstance(found, tuple) else None
 
     def smoothed(self, first: Candidate, alpha: float, best: Candidate) -> Candidate | None:
         """The ranges of the best so far on inputs that are smoothed."""
-        found = smoothed(first.source, first.plan, self.fitting, alpha=alpha)
+        found = smoothed(first.source, first.plan, self.fitting, alpha=alpha, at=self.ruling.is_open)
         if found is None:
             return None
         source, new = found
@@ -183,13 +208,11 @@ class _Maker:
 
     def rounded(self, best: Candidate, *, everywhere: bool) -> Candidate | None:
         """The same with GPTQ, everywhere or where the weights' noise dominates."""
-        # Gram matrices of the first model say nothing of rescaled channels.
-        known = {} if EQUALIZED in best.source.changed else self.known.grams
-        found = rounded(best.source, best.plan, best.parameters, self.fitting, known=known, everywhere=everywhere)
+        found = self._roundings(best, everywhere=everywhere, at=self.ruling.is_open)
         if not found:
             return None
         label = f"{best.label}, GPTQ in {plural(len(found), 'layer')}"
-        return self.solved(replace(best, label=label, roundings=found))
+        return self._corrected_by_force(self.solved(replace(best, label=label, roundings={**best.roundings, **found})))
 
     def rounded_as_given(self, first: Candidate, best: Candidate) -> Candidate | None:
         """GPTQ on the inputs as they were, of which calibration knows more, where smoothing is the best so far."""
@@ -200,8 +223,11 @@ class _Maker:
 
     def corrected(self, best: Candidate) -> Candidate | None:
         """The same with bias correction."""
-        shifts = corrections(best.source, best.plan, best.parameters, self.fitting, known=self.known.channels)
-        return self.solved(replace(best, label=f"{best.label}, bias correction"), shifts) if shifts else None
+        forced = self.ruling.forced(Algorithm.BIAS_CORRECTION)
+        shifts = self._shifts(best, at=lambda node: self.ruling.is_open(node) or node in forced)
+        if not shifts.keys() - forced:
+            return None
+        return self.solved(replace(best, label=f"{best.label}, bias correction"), shifts)
 
     def solved(self, candidate: Candidate, shifts: Corrections = NO_CORRECTIONS) -> Candidate:
         """A candidate's parameters from its roundings and what leaves its biases."""
@@ -215,6 +241,28 @@ class _Maker:
             scales=scales,
         )
         return replace(candidate, parameters=with_codes(parameters, candidate.roundings))
+
+    def _forced(self, candidate: Candidate) -> Candidate:
+        """The same with the rounding and the bias correction that rules want."""
+        nodes = self.ruling.forced(Algorithm.GPTQ)
+        if nodes:
+            found = self._roundings(candidate, everywhere=True, at=nodes.__contains__)
+            candidate = self.solved(replace(candidate, roundings=found))
+        return self._corrected_by_force(candidate)
+
+    def _corrected_by_force(self, candidate: Candidate) -> Candidate:
+        """The same with the bias correction that rules want, which follows from all that was decided before."""
+        nodes = self.ruling.forced(Algorithm.BIAS_CORRECTION)
+        return self.solved(candidate, self._shifts(candidate, at=nodes.__contains__)) if nodes else candidate
+
+    def _roundings(self, best: Candidate, *, everywhere: bool, at: Callable[[str], bool]) -> Mapping[str, Rounding]:
+        # Gram matrices of the first model say nothing of rescaled channels.
+        known = {} if EQUALIZED in best.source.changed else self.known.grams
+        return rounded(best.source, best.plan, best.parameters, self.fitting, known=known, everywhere=everywhere, at=at)
+
+    def _shifts(self, best: Candidate, *, at: Callable[[str], bool]) -> Corrections:
+        known = self.known.channels
+        return corrections(best.source, best.plan, best.parameters, self.fitting, known=known, at=at)
 
 
 def _needed_gain(candidate: Candidate, best: Candidate) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -26,15 +26,18 @@ def corrections(
     feeds: Sequence[Feed],
     *,
     known: Mapping[str, Channels] = MappingProxyType({}),
+    at: Callable[[str], bool] = lambda _: True,
 ) -> Mapping[str, Float64]:
     """Node -> mean error of each of its output channels, float64[O]. One sample's inputs are in memory at a time.
 
     known: statistics of channels, for a run without feeds: the weights' part of the error is then all that is known.
+    at: the nodes that may be changed.
     """
     layers = {
         spec.node: spec.activation
         for spec in plan.weights
         if spec.activation is not None and source.facts.by_name[spec.node].op_type in _LAYERS and not spec.block_size
+        if at(spec.node)
     }
     means = _means(source, layers, parameters, feeds) if layers and feeds else _known_means(known)
     found = {}

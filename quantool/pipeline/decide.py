@@ -12,6 +12,7 @@ from quantool.pipeline.choose import LARGEST_TRIAL_BYTES, Judges, choose, spectr
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.equalize import not_equalized
 from quantool.pipeline.feeds import data_info, ranges_info
+from quantool.pipeline.forced import Ruling
 from quantool.pipeline.job import Job
 from quantool.pipeline.round_weights import MOST_INPUTS
 from quantool.pipeline.rows import coverage, node_rows, tensor_rows
@@ -69,6 +70,8 @@ def decide(
             planner = _Planner(job, kept)
             chosen, draft.trials, notes = choose(source, evidence.stats, planner, evidence.judges, recipe=job.recipe)
         draft.warnings.extend(notes)
+        ruling = Ruling.of(source.facts, job.recipe)
+        draft.warnings.extend(ruling.without_effect(source, chosen.source, chosen.parameters))
         source, plan, parameters = chosen.source, chosen.plan, chosen.parameters
         draft.recipe = replace(job.resolved, calibrator=Calibrator(chosen.calibrator)).to_dict()
     else:

@@ -48,18 +48,26 @@ UNBALANCED = 0.5
 
 
 def equalized(
-    source: FloatModel, plan: Plan, stats: Mapping[str, Statistic], feeds: Sequence[Feed], *, recipe: Recipe
+    source: FloatModel,
+    plan: Plan,
+    stats: Mapping[str, Statistic],
+    feeds: Sequence[Feed],
+    *,
+    recipe: Recipe,
+    among: Callable[[Group], bool] = lambda _: True,
+    balanced_too: bool = False,
 ) -> tuple[FloatModel, Mapping[str, Statistic]] | Note | None:
     """The model with balanced channels and its statistics; None where they are balanced already.
 
     The feeds measure the channels, and calibrate again what was rescaled. On all of them the result is compared with
-    the float model: a note where they differ, as behind a Clip that other values reach.
+    the float model: a note where they differ, as behind a Clip that other values reach. among: the groups that may be
+    rescaled; balanced_too: all of these are.
     """
-    groups = planned_groups(source, plan, recipe)
+    groups = tuple(group for group in planned_groups(source, plan, recipe) if among(group))
     if not groups or not feeds:
         return None
     peaks = _peaks(source, groups, plan, feeds)
-    groups = unbalanced(source, plan, groups, peaks)
+    groups = groups if balanced_too else unbalanced(source, plan, groups, peaks)
     if not groups:
         return None
     activations, weights = _activations(source, groups, plan, peaks), list(_weights(source, plan, groups))

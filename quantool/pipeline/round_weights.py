@@ -6,7 +6,7 @@ At the highest effort every layer is rounded, coordinate descent polishes the co
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -56,14 +56,15 @@ def rounded(
     *,
     known: Mapping[str, Gram] = MappingProxyType({}),
     everywhere: bool = False,
+    at: Callable[[str], bool] = lambda _: True,
 ) -> Mapping[str, Rounding]:
     """Node -> how its weight is rounded, for every layer that GPTQ improves and that needs it.
 
     A layer needs it where the noise of rounding its weights to nearest, tr(E G E^T), exceeds the noise of rounding
     its inputs, s^2 / 12 for each element of each row of weights; everywhere: all layers, by the best means. known: Gram
-    matrices from calibration; others are gathered from the feeds.
+    matrices from calibration; others are gathered from the feeds. at: the nodes that may be changed.
     """
-    layers = list(_layers(source, plan, parameters))
+    layers = [layer for layer in _layers(source, plan, parameters) if at(layer.node.name)]
     grams = {**_gathered(source, [layer for layer in layers if layer.input.key not in known], feeds), **known}
     found: dict[str, Rounding] = {}
     for layer in layers:

@@ -22,14 +22,23 @@ from quantool.verify import same
 
 
 def smoothed(
-    source: FloatModel, plan: Plan, feeds: Sequence[Feed], *, alpha: float
+    source: FloatModel,
+    plan: Plan,
+    feeds: Sequence[Feed],
+    *,
+    alpha: float,
+    at: Callable[[str], bool] = lambda _: True,
 ) -> tuple[FloatModel, Mapping[str, Statistic]] | None:
     """The model with smoothed inputs, and the statistics of the tensors that are new; None where nothing applies.
 
     One Mul stands before each input that only quantized matrix products with constant weights read. The result is
-    compared with the float model on the first feed: None where they differ.
+    compared with the float model on the first feed: None where they differ. at: the nodes that may be changed.
     """
-    groups = smoothable(source, plan)
+    groups = {
+        tensor: readers
+        for tensor, readers in smoothable(source, plan).items()
+        if all(at(reader.name) for reader in readers)
+    }
     if not groups or not feeds:
         return None
     peaks = _peaks(source, sorted(groups), feeds)
