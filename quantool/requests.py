@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from quantool.errors import OptionError
+from quantool.errors import OptionError, RecipeError
 from quantool.recipe import Recipe
 from quantool.report.model import ModelInfo, OutputInfo, Report, plain
+from quantool.report.wording import plural
 from quantool.schema import Feed, Note
 from quantool.values import parse_shard
 
@@ -238,3 +239,57 @@ class TensorResult:
     def to_dict(self) -> dict[str, object]:
         """The fields as strict JSON holds them."""
         return dict(plain(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShowRecipeRequest:
+    """Say what a recipe comes to; model: and what its rules match there."""
+
+    recipe: Recipe
+    model: ModelSource | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportRecipeRequest:
+    """Write a recipe as TOML. comments: by option name, written above the key; reads: files that it was read from."""
+
+    recipe: Recipe
+    output: Path
+    comments: Mapping[str, str]
+    force: bool = False
+    reads: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRecipeRequest:
+    """Find everything that is wrong with a recipe file, alone or on a model."""
+
+    recipe: Path
+    model: ModelSource | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleReach:
+    """How many nodes and tensors a rule matches."""
+
+    nodes: int
+    tensors: int
+
+    @property
+    def wording(self) -> str:
+        """The same for people."""
+        parts = [plural(count, what) for count, what in ((self.nodes, "node"), (self.tensors, "tensor")) if count]
+        return f"matches {' and '.join(parts) or 'nothing'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeView:
+    """A recipe (None where it cannot be used), what its rules match (None without a model), and its problems."""
+
+    recipe: Recipe | None
+    reach: tuple[RuleReach, ...] | None
+    problems: tuple[RecipeError, ...] = ()
+
+    def to_dict(self) -> dict[str, object]:
+        """The recipe and the matches of each rule, as plain values."""
+        return {"recipe": None if self.recipe is None else self.recipe.to_dict(), "rules": plain(self.reach)}

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import tomllib
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from quantool.elements import ELEMENTS
 from quantool.errors import OptionError
 from quantool.formulas import FORMULAS
 from quantool.pipeline.refusals import refuse_unmeasured
-from quantool.recipe import Calibrator, Effort, Formula, Recipe, from_options, option_flag
+from quantool.recipe import Algorithm, Calibrator, Effort, Formula, Recipe, Rule, from_options, option_flag
 from quantool.report.write import RENDERERS
 from quantool.schema import Format, Latency, Mode, OutputComparison
 from quantool.targets import names as target_names
@@ -143,7 +144,13 @@ def test_the_python_example_runs(folder: Path, capsys: pytest.CaptureFixture[str
 def test_the_example_recipe_is_one() -> None:
     (text,) = blocks(README, "toml")
     recipe = from_options({}, tomllib.loads(text))
-    assert [rule.op_type or rule.tensor for rule in recipe.rules] == ["Sigmoid", "/neck/*"]
+    assert [rule.op_type or rule.tensor or rule.name for rule in recipe.rules] == ["Sigmoid", "/neck/*", "/head/Gemm"]
+
+
+def test_every_key_of_a_rule_and_algorithm_is_described() -> None:
+    rules = section("## Which options matter").split("### ")[0]
+    assert {name for row in cells(rules) for name in quoted(row[0])} == {spec.name for spec in fields(Rule)}
+    assert all(f'"{name}"' in section("## Which options matter") for name in Algorithm)
 
 
 # --- names exist ----------------------------------------------------------------------------------------
@@ -161,7 +168,7 @@ def test_every_option_that_is_named_exists(document: str) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_command_is_described_and_no_other(document: str) -> None:
     named = {words.split()[1] for words in quoted(DOCUMENTS[document]) if re.match(r"quantool [a-z]", words)}
-    assert named == set(COMMANDS)
+    assert named == {name.split()[0] for name in COMMANDS}
 
 
 def test_exit_codes_are_those_of_the_help() -> None:

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, Final, cast
 
 import typer
 from typer.core import TyperCommand
 
-from quantool.cli import calibrate, compare, explain, inspect, merge, quantize, targets, tensor
+from quantool.cli import calibrate, compare, explain, inspect, merge, quantize, recipe, targets, tensor
 from quantool.cli.command import Command, Given
 from quantool.cli.options import RUN, signature
 from quantool.cli.outcome import failure, finish, interrupted
 from quantool.errors import OptionError
 
 COMMANDS: Final[dict[str, Command]] = {
-    module.COMMAND.name: module.COMMAND
-    for module in (quantize, explain, inspect, compare, calibrate, merge, targets, tensor)
+    command.name: command
+    for command in (
+        *(module.COMMAND for module in (quantize, explain, inspect, compare, calibrate, merge)),
+        *recipe.COMMANDS,
+        *(module.COMMAND for module in (targets, tensor)),
+    )
 }
+
+#: the first words of commands that have two, and what their help says
+GROUPS: Final = {"recipe": "Show, export or check a recipe."}
 
 EXIT_CODES: Final = """\b
 Exit codes:
@@ -55,8 +63,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         code = parser.main(list(arguments), prog_name="quantool", standalone_mode=False)
     except UsageError as error:
-        command = next((word for word in arguments if word in COMMANDS), "")
-        given = Given(command=command, values={"json": as_json}, terminal=False)
+        given = Given(command=_named(arguments), values={"json": as_json}, terminal=False)
         context = getattr(error, "ctx", None)
         where = "quantool" if context is None else str(context.command_path)
         what = str(getattr(error, "format_message", error.__str__)())
@@ -70,14 +77,26 @@ def application(*, as_json: bool = False) -> typer.Typer:
     """The Typer application with every command; plain help, because rich would double its time."""
     app = typer.Typer(help=HELP, epilog=EXIT_CODES, add_completion=False, rich_markup_mode=None)
     app.callback()(_options_of_the_program)
+    apps = {"": app}
     for command in COMMANDS.values():
-        app.command(
-            command.name,
+        group, _, name = command.name.rpartition(" ")
+        if group not in apps:
+            apps[group] = typer.Typer(help=GROUPS[group], epilog=EXIT_CODES, rich_markup_mode=None)
+            app.add_typer(apps[group], name=group)
+        apps[group].command(
+            name,
             cls=GroupedCommand,
             help=command.help,
             epilog=f"\b\nExample:\n  {command.example}\n\n{EXIT_CODES}",
         )(_entry(command, as_json=as_json))
     return app
+
+
+def _named(arguments: Sequence[str]) -> str:
+    """The command that a line names, as far as it names one."""
+    words = [word for word in arguments if not word.startswith("-")]
+    pairs = (f"{first} {second}" for first, second in pairwise(words))
+    return next((name for name in (*pairs, *words) if name in COMMANDS or name in GROUPS), "")
 
 
 def _options_of_the_program(

@@ -177,13 +177,11 @@ RECIPE_OPTIONS: Final = tuple(name for name in OPTIONS if name not in NOT_IN_REC
 
 
 def signature(arguments: Iterable[str], options: Mapping[str, Option]) -> inspect.Signature:
-    """The signature that Typer reads a command's arguments and options from; an argument ``NAME...`` takes several."""
-    parameters = [
-        _parameter(
-            name.removesuffix("..."), list[str] if name.endswith("...") else str, typer.Argument(metavar=name.upper())
-        )
-        for name in arguments
-    ]
+    """The signature that Typer reads a command's arguments and options from.
+
+    An argument ``NAME...`` takes several, and one ``NAME?`` may be left out.
+    """
+    parameters = [_argument(name) for name in arguments]
     for name, option in options.items():
         shown = f" [default: {option.default}]" if option.default else ""
         info = typer.Option(
@@ -196,6 +194,15 @@ def signature(arguments: Iterable[str], options: Mapping[str, Option]) -> inspec
         annotation = bool | None if option.kind is bool else list[str] | None if option.many else str | None
         parameters.append(_parameter(name, annotation, info))
     return inspect.Signature(parameters)
+
+
+def _argument(name: str) -> inspect.Parameter:
+    if name.endswith("..."):
+        return _parameter(name.removesuffix("..."), list[str], typer.Argument(metavar=name.upper()))
+    if name.endswith("?"):
+        name = name.removesuffix("?")
+        return _parameter(name, str | None, typer.Argument(None, metavar=name.upper()))
+    return _parameter(name, str, typer.Argument(metavar=name.upper()))
 
 
 def _parameter(name: str, annotation: object, default: object) -> inspect.Parameter:

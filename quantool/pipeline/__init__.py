@@ -8,6 +8,19 @@ from quantool.pipeline.explain import explain
 from quantool.pipeline.inspect import inspect, inspect_stats
 from quantool.pipeline.merge import merge
 from quantool.pipeline.quantize import quantize
+from quantool.pipeline.recipes import check_recipe, export_recipe, show_recipe
 from quantool.pipeline.tensor import tensor
 
-__all__ = ["calibrate", "compare", "explain", "inspect", "inspect_stats", "merge", "quantize", "tensor"]
+__all__ = [
+    "calibrate",
+    "check_recipe",
+    "compare",
+    "explain",
+    "export_recipe",
+    "inspect",
+    "inspect_stats",
+    "merge",
+    "quantize",
+    "show_recipe",
+    "tensor",
+]

@@ -109,6 +109,11 @@ class Screen:
         for note in found.warnings:
             self._say(f"warning: {visible(note.what)}", style="bold yellow")
 
+    def verbatim(self, text: str) -> None:
+        """A text as it is, unbroken."""
+        for line in text.splitlines():
+            self._console.print(Text(visible(line)), soft_wrap=True)
+
     def rows(self, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """A table of texts."""
         self._table(header, rows)

@@ -8,8 +8,9 @@ from typing import Any
 
 from report.examples import report
 
-from quantool.report.model import ModelInfo, Report
-from quantool.requests import Inspection, TensorInfo, TensorResult
+from quantool.recipe import from_options
+from quantool.report.model import ModelInfo, OutputInfo, Report
+from quantool.requests import Inspection, RecipeView, TensorInfo, TensorResult
 
 INSPECTION = Inspection(
     model=ModelInfo(path="m.onnx", sha256="0", opset=17, size_bytes=1234),
@@ -80,6 +81,18 @@ class FakePipeline(ModuleType):
     def inspect(self, request: object) -> Inspection:
         self._answer(request, "inspect")
         return INSPECTION
+
+    def show_recipe(self, request: Any) -> RecipeView:
+        self._answer(request, "recipe show")
+        return RecipeView(recipe=request.recipe, reach=None)
+
+    def check_recipe(self, request: Any) -> RecipeView:
+        self._answer(request, "recipe check")
+        return RecipeView(recipe=from_options({}), reach=None)
+
+    def export_recipe(self, request: Any) -> OutputInfo:
+        self._answer(request, "recipe export")
+        return OutputInfo(path=str(request.output), sha256="0", size_bytes=1)
 
     def tensor(self, request: object) -> TensorResult:
         self._answer(request, "tensor")

@@ -26,6 +26,9 @@ CALLS = {
     "compare": ["compare", "m.onnx", "q.onnx"],
     "calibrate": ["calibrate", "m.onnx", "-o", "m.qcal"],
     "merge": ["merge", "a.qcal", "b.qcal", "-o", "m.qcal"],
+    "recipe show": ["recipe", "show"],
+    "recipe export": ["recipe", "export", "-o", "r.toml"],
+    "recipe check": ["recipe", "check", "r.toml"],
     "targets": ["targets"],
     "tensor": ["tensor", "w.npy", "--formula", "onnx", "--type", "int8"],
 }
@@ -318,6 +321,12 @@ USAGE = [
     ("calibrate m.onnx", "calibrate", "not told where to write"),
     ("calibrate m.onnx -o m.qcal --shard 3", "calibrate", "--shard is '3'"),
     ("calibrate m.onnx -o m.qcal --workers two", "calibrate", "--workers is 'two'"),
+    ("recipe", "recipe", "Missing command|No such option: --json"),
+    ("recipe shwo", "recipe", "No such command 'shwo'.*show"),
+    ("recipe check", "recipe check", "Missing argument 'RECIPE'"),
+    ("recipe export", "recipe export", "not told where to write"),
+    ("recipe show --mode dynamc", "recipe show", "mode 'dynamc'"),
+    ("recipe show no.toml", "recipe show", "recipe cannot be read"),
     ("merge", "merge", "Missing argument 'FILES...'"),
     ("merge a.qcal", "merge", "not told where to write"),
     ("compare m.onnx", "compare", "Missing argument 'QUANTIZED_MODEL'"),
@@ -333,8 +342,9 @@ def test_usage_errors_exit_2_before_any_work_also_as_json(
     plain = capsys.readouterr()
     assert re.search(words, plain.err)
     assert plain.out == ""
-    first, *rest = line.split() or [""]
-    assert main([word for word in (first, "--json", *rest) if word]) == 2
+    words_given = line.split()
+    words_given.insert(2 if words_given[:1] == ["recipe"] else 1, "--json")
+    assert main(words_given) == 2
     found = document(capsys)
     assert (found["command"], found["status"], found["exit_code"]) == (command, "refused", 2)
     if line:
