@@ -3,6 +3,7 @@
 from quantool.data.beside import find_beside
 from quantool.data.findings import Findings
 from quantool.data.held_out import Split, split_feeds
+from quantool.data.labels import labels_of
 from quantool.data.preprocess import PRESETS
 from quantool.data.reads import files_read
 from quantool.data.source import FeedSource, open_data
@@ -17,6 +18,7 @@ __all__ = [
     "Split",
     "files_read",
     "find_beside",
+    "labels_of",
     "open_data",
     "split_feeds",
 ]

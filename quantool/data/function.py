@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from quantool.data.spec import RawFeed, RawFeeds, in_memory
 from quantool.errors import DataError, QuantoolError
@@ -25,7 +26,7 @@ def read_callable(source: str) -> RawFeeds:
     Raises:
         DataError: it cannot be imported, is no callable, or fails.
     """
-    target = _imported(source)
+    target: Callable[[], Iterable[object]] = imported(source, _failed)
 
     def read() -> Iterator[RawFeed]:
         try:
@@ -38,7 +39,12 @@ def read_callable(source: str) -> RawFeeds:
     return RawFeeds(description=source, read=read)
 
 
-def _imported(source: str) -> Callable[[], Iterable[object]]:
+def imported(source: str, failed: Callable[[str, str], QuantoolError]) -> Callable[..., Any]:
+    """The callable of a name; `failed` makes the error of a name and what is wrong. The working folder is searched too.
+
+    Raises:
+        QuantoolError: what `failed` makes.
+    """
     module_name, _, attribute = source.partition(":")
     here = str(Path.cwd())
     sys.path.insert(0, here)
@@ -47,11 +53,11 @@ def _imported(source: str) -> Callable[[], Iterable[object]]:
         for part in attribute.split("."):
             found = getattr(found, part)
     except Exception as error:  # importing runs the user's own code
-        raise _failed(source, f"it cannot be imported: {type(error).__name__}: {error}") from error
+        raise failed(source, f"it cannot be imported: {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove(here)
     if not callable(found):
-        raise _failed(source, f"it is a {type(found).__name__}, not a callable")
+        raise failed(source, f"it is a {type(found).__name__}, not a callable")
     return found
 
 

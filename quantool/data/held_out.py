@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from quantool.data.labels import Labelled, labels_of
 from quantool.schema import AnyArray, Feed
 
 FEWEST = 16
@@ -21,13 +22,13 @@ MOST_BYTES = 256 * 1024 * 1024
 _SHARE = 4
 
 
-class Hashed(dict[str, AnyArray]):
+class Hashed(Labelled):
     """A feed that knows the hash of its content, so that it is computed once a run."""
 
     __slots__ = ("digest",)
 
     def __init__(self, feed: Feed, digest: str) -> None:
-        super().__init__(feed)
+        super().__init__(feed, labels_of(feed))
         self.digest = digest
 
 
@@ -76,7 +77,7 @@ class Split:
                 yield self._passed(number, Hashed(feed, digest))
                 continue
             # A source may reuse its arrays for the next feed.
-            own = Hashed(deepcopy(dict(feed)), digest)
+            own = Hashed(deepcopy(feed), digest)
             size_bytes = sum(array.nbytes for value in own.values() for array in _arrays(value))
             insort(kept, _Kept(digest, number, own, size_bytes))
             while self._too_many(kept):

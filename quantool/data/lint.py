@@ -9,19 +9,19 @@ import ml_dtypes  # noqa: F401  # registers bfloat16 and its kin as NumPy type n
 import numpy as np
 import numpy.typing as npt
 
+from quantool.data.labels import Labelled, is_label, labels_in
 from quantool.data.spec import InputSpec
 from quantool.errors import DataError
 from quantool.schema import AnyArray
 
-_LABEL = "label"
-
 
 def checked_feed(
-    raw: object, inputs: Sequence[InputSpec], *, sample: str, allow_nonfinite: bool
+    raw: object, inputs: Sequence[InputSpec], *, sample: str, allow_nonfinite: bool, labels: bool = False
 ) -> dict[str, AnyArray]:
     """The feed as the model takes it: only its inputs, each of its type and a shape that fits.
 
-    sample: which feed it is, for errors. Keys that start with ``label`` are left out unless inputs have them.
+    sample: which feed it is, for errors. Keys that start with ``label`` are left out unless inputs have them; with
+    `labels` the feed is a Labelled that knows them.
 
     Raises:
         DataError: an input is missing, unknown, of another type, rank or size, or not finite.
@@ -39,12 +39,7 @@ def checked_feed(
     for name, spec in known.items():
         if name in raw:
             feed[name] = _checked_array(raw[name], spec, sample=sample, allow_nonfinite=allow_nonfinite)
-    return feed
-
-
-def is_label(name: str) -> bool:
-    """Whether an array holds labels by its name, which no input needs."""
-    return name.startswith(_LABEL)
+    return Labelled(feed, labels_in(raw, known)) if labels else feed
 
 
 def _check_names(raw: Mapping[str, object], known: Mapping[str, InputSpec], sample: str) -> None:

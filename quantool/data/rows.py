@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from quantool.data.archive import Layout, RowReader, layouts, row_readers
+from quantool.data.labels import is_label
 from quantool.data.spec import DataOptions, InputSpec, RawFeed, RawFeeds, one_input
 from quantool.errors import DataError, OptionError
 from quantool.schema import AnyArray
@@ -40,9 +41,12 @@ def read_rows(path: Path, inputs: tuple[InputSpec, ...], options: DataOptions) -
     if list(found) == [""]:
         specs = {"": one_input(inputs, named=path.stem, where=str(path), kind="a .npy file")}
     cuts = {key: _cut(layout, specs[key], options=options, path=path) for key, layout in found.items() if key in specs}
+    if options.labels and cuts:
+        cuts |= _label_cuts(found, specs, next(iter(cuts.values())))
+        specs |= {key: InputSpec(name=key, dtype="", shape=None) for key in cuts.keys() - specs.keys()}
     feeds = _common_length({specs[key].name: cut for key, cut in cuts.items()}, path)
     names = {key: specs[key].name for key in cuts}
-    others = {key: _unread(layout) for key, layout in found.items() if key not in specs}
+    others = {key: _unread(layout) for key, layout in found.items() if key not in cuts}
     return RawFeeds(
         description=_words(path, cuts, feeds),
         read=lambda: _feeds(path, cuts, names, others),
@@ -73,6 +77,12 @@ def _cut(layout: Layout, spec: InputSpec, *, options: DataOptions, path: Path) -
             fix=f"Give at least {batch} rows along axis 0.",
         )
     return _Cut(layout.shape[0] // batch, batch, layout.shape[0] % batch, False)
+
+
+def _label_cuts(found: Mapping[str, Layout], inputs: Mapping[str, InputSpec], like: _Cut) -> dict[str, _Cut]:
+    """Labels are cut along axis 0 as the inputs are."""
+    labels = {key: layout for key, layout in found.items() if is_label(key) and key not in inputs and layout.shape}
+    return {key: replace(like, feeds=layout.shape[0] // like.rows) for key, layout in labels.items()}
 
 
 def _common_length(cuts: Mapping[str, _Cut], path: Path) -> int:

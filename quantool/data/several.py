@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import chain, zip_longest
 
-from quantool.data.lint import is_label
+from quantool.data.labels import is_label
 from quantool.data.spec import InputSpec, RawFeed, RawFeeds
 from quantool.errors import DataError
 

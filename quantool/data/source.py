@@ -80,7 +80,8 @@ class FeedSource:
             if number % shards != shard - 1:
                 continue
             sample = f"sample {number} ({origin})" if origin else f"sample {number}"
-            yield checked_feed(load(), self.inputs, sample=sample, allow_nonfinite=self.options.allow_nonfinite)
+            nonfinite, labels = self.options.allow_nonfinite, self.options.labels
+            yield checked_feed(load(), self.inputs, sample=sample, allow_nonfinite=nonfinite, labels=labels)
         if number < 0:
             names = ", ".join(f"'{spec.name}'" for spec in self.inputs) or "none"
             raise DataError(

@@ -53,6 +53,7 @@ class DataOptions:
         seed: of random data.
         preprocess: key of PRESETS, for images.
         allow_nonfinite: NaN and infinity may stand in float inputs.
+        labels: feeds know the labels that stand beside them.
         decode_tensor: reads a serialized TensorProto; ValueError where it is none.
     """
 
@@ -62,6 +63,7 @@ class DataOptions:
     seed: int = 0
     preprocess: str | None = None
     allow_nonfinite: bool = False
+    labels: bool = False
     decode_tensor: Callable[[bytes], AnyArray] | None = None
 
     def __post_init__(self) -> None:
