@@ -10,7 +10,7 @@ from quantool.version import __version__
 TYPE_CHECKING = False  # the name that type checkers know; importing typing would double the start-up time
 if TYPE_CHECKING:
     from quantool import kernels
-    from quantool.api import calibrate, compare, explain, merge, quantize
+    from quantool.api import calibrate, compare, explain, merge, quantize, tune
     from quantool.errors import (
         DataError,
         GateError,
@@ -40,9 +40,10 @@ __all__ = [
     "kernels",
     "merge",
     "quantize",
+    "tune",
 ]
 
-_FUNCTIONS = ("calibrate", "compare", "explain", "merge", "quantize")
+_FUNCTIONS = ("calibrate", "compare", "explain", "merge", "quantize", "tune")
 
 
 def __getattr__(name: str) -> object:

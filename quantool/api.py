@@ -19,6 +19,8 @@ from quantool.requests import (
     ModelSource,
     QuantizeRequest,
     QuantizeResult,
+    TuneRequest,
+    TuneResult,
     shard_of,
 )
 
@@ -108,6 +110,42 @@ def calibrate(
     return pipeline.calibrate(request).stats
 
 
+def tune(
+    model: ModelSource,
+    data: DataSource | None = None,
+    *,
+    output: str | Path | None = None,
+    recipe: RecipeSource = None,
+    **options: object,
+) -> TuneResult:
+    """Look for the recipe that meets a target, and make its model.
+
+    Takes what `quantize` takes, and `eval` (data to judge on) and `budget` (minutes) as the command does; `output` None
+    writes nothing. The result's `recipe` gives the model again with `quantize`.
+    """
+    from quantool import pipeline
+
+    reports, force = _reports(options), _flag(options, "force")
+    judged = cast("DataSource | None", options.pop("eval", None))
+    budget = options.pop("budget", None)
+    request = TuneRequest(
+        model=model,
+        recipe=from_options(options, _recipe(recipe)),
+        data=data,
+        eval_data=judged,
+        budget=_typed("budget", float(budget) if isinstance(budget, int) else budget, float),
+        output=None if output is None else Path(output),
+        write=output is not None,
+        force=force,
+        reads=_files(recipe),
+        reports=reports,
+    )
+    check_paths(reports, output=request.output, reads=_files(model, data, judged, recipe), force=force)
+    result = _reported("tune", reports, lambda: pipeline.tune(request))
+    _write(result.report, reports)
+    return result
+
+
 def merge(*parts: str | Path | Stats, output: str | Path | None = None, force: bool = False) -> Stats:
     """The statistics of several calibrations as those of one over all of their data, in whatever order.
 
@@ -190,7 +228,7 @@ def _flag(options: dict[str, object], name: str) -> bool:
 def _typed(name: str, given: object, kind: type[T]) -> T | None:
     if given is None or type(given) is kind:
         return given
-    expected = "a whole number" if kind is int else "a text"
+    expected = {int: "a whole number", float: "a number"}.get(kind, "a text")
     raise OptionError("bad-value", f"{name} is {given!r}", where=f"--{name}", fix=f"Give {expected}.")
 
 

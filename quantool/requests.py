@@ -7,7 +7,7 @@ is used. Failures are QuantoolErrors whose `report` holds what the run knew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -57,6 +57,38 @@ class QuantizeResult:
 
     model: ModelProto
     output: Path | None
+    report: Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneRequest:
+    """Look for the recipe that meets a target: the gates of the recipe.
+
+    eval_data: what candidates are judged on; None is what is held out of the data. budget: minutes after which no
+    candidate is started. told: is called with each candidate's figures as they come. Others: see QuantizeRequest.
+    """
+
+    model: ModelSource
+    recipe: Recipe
+    data: DataSource | None = None
+    eval_data: DataSource | None = None
+    budget: float | None = None
+    output: Path | None = None
+    write: bool = False
+    force: bool = False
+    reads: tuple[Path, ...] = ()
+    reports: tuple[Path, ...] = ()
+    progress: bool = False
+    told: Callable[[str], None] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneResult:
+    """The best model, where it was written (None: nowhere), the recipe that makes it, and the report."""
+
+    model: ModelProto
+    output: Path | None
+    recipe: Recipe
     report: Report
 
 

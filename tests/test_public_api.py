@@ -60,7 +60,7 @@ def pipeline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pipeline:
 
 
 def test_all_names_what_the_design_promises() -> None:
-    functions = {"quantize", "calibrate", "merge", "compare", "explain"}
+    functions = {"quantize", "calibrate", "merge", "compare", "explain", "tune"}
     errors = {
         "QuantoolError", "ModelError", "DataError", "RecipeError", "OptionError", "GateError",
         "NothingQuantizedError", "VerificationError",

@@ -213,7 +213,7 @@ def test_every_element_type_is_named() -> None:
 
 
 def test_what_is_refused_for_now_is_said_in_readme_changelog_and_help() -> None:
-    refused = {"max_drop": 0.1, "io": "quantized"}
+    refused = {"io": "quantized"}
     for name, value in refused.items():
         with pytest.raises(OptionError, match=option_flag(name)):
             refuse_unmeasured(from_options({name: value}))

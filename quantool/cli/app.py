@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import typer
 from typer.core import TyperCommand
 
-from quantool.cli import calibrate, compare, explain, inspect, merge, quantize, recipe, targets, tensor
+from quantool.cli import calibrate, compare, explain, inspect, merge, quantize, recipe, targets, tensor, tune
 from quantool.cli.command import Command, Given
 from quantool.cli.options import RUN, signature
 from quantool.cli.outcome import failure, finish, interrupted
@@ -21,7 +21,7 @@ COMMANDS: Final[dict[str, Command]] = {
     for command in (
         *(module.COMMAND for module in (quantize, explain, inspect, compare, calibrate, merge)),
         *recipe.COMMANDS,
-        *(module.COMMAND for module in (targets, tensor)),
+        *(module.COMMAND for module in (tune, targets, tensor)),
     )
 }
 

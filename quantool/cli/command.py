@@ -82,7 +82,7 @@ class Given:
         from quantool.data import files_read
 
         named = (self.values.get(name) for name in ("model", "float_model", "quantized_model", "recipe", "ranges"))
-        return files_read(*named, *(self.texts(name) for name in ("data", "verify_data", "files")))
+        return files_read(*named, *(self.texts(name) for name in ("data", "verify_data", "eval", "files")))
 
     @property
     def model(self) -> str | None:

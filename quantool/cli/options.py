@@ -151,8 +151,14 @@ OPTIONS: Final[dict[str, Option]] = {
     ),
     "max_drop": Option(
         panel=GATES, metavar="X", kind=float,
-        help="Allow at most this drop of accuracy on labelled data, as a share: 0.005 is half a point. "
-             "Refused for now.",
+        help="Allow at most this drop of --metric from the float model, in its own unit: of top1, 0.005 is half a "
+             "point. Judged on --verify-data, else on what is held out.",
+    ),
+    "metric": Option(
+        panel=GATES, metavar="NAME",
+        help="Measure this on the samples that verify, with a 95 % interval: top1, top5, f1, iou, cer (they need an "
+             "array 'labels' beside the inputs), top1-agreement, top5-agreement, cosine, sqnr, mse, or "
+             "package.module:callable.",
     ),
     "keep": Option(panel=GATES, kind=bool, help="Write the model although a gate fails; the exit code stays 1."),
     "no_verify": Option(panel=RUN, kind=bool, help="Skip the comparison with the float model; the verdict says so."),

@@ -10,6 +10,7 @@ from quantool.pipeline.merge import merge
 from quantool.pipeline.quantize import quantize
 from quantool.pipeline.recipes import check_recipe, export_recipe, show_recipe
 from quantool.pipeline.tensor import tensor
+from quantool.pipeline.tune import tune
 
 __all__ = [
     "calibrate",
@@ -23,4 +24,5 @@ __all__ = [
     "quantize",
     "show_recipe",
     "tensor",
+    "tune",
 ]

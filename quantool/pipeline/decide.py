@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 
 from calibrators.statistic import Statistic
@@ -42,15 +42,15 @@ class Calibrated:
     judges: Judges
 
 
-def gather_evidence(job: Job, source: FloatModel, draft: Draft) -> Calibrated | None:
-    """Statistics of what a static plan needs; None for plans that need no ranges."""
+def gather_evidence(job: Job, source: FloatModel, draft: Draft, *, also: Set[str] = frozenset()) -> Calibrated | None:
+    """Statistics of what a static plan needs, and of other tensors; None for plans that need no ranges."""
     plan = _plan(job, source, Findings())
     if not plan.activations:
         if job.samples is not None:
             job.samples.drain()
             draft.data = data_info(job.samples)
         return None
-    stats, hardest = _stats(job, source, plan, draft)
+    stats, hardest = _stats(job, source, plan, draft, also=also)
     if job.samples is None:
         return Calibrated(stats=stats, judges=Judges(judging=(), fitting=(), held_out=False))
     judges = Judges(
@@ -109,12 +109,12 @@ class _Planner:
         return again, solve_ranges(again, facts, stats, recipe, default=calibrator)
 
 
-def _stats(job: Job, source: FloatModel, plan: Plan, draft: Draft) -> tuple[Stats, tuple[Feed, ...]]:
+def _stats(job: Job, source: FloatModel, plan: Plan, draft: Draft, *, also: Set[str]) -> tuple[Stats, tuple[Feed, ...]]:
     """Statistics that were given, else gathered, and the hardest feeds; it is known afterwards what verifies."""
     given = usable_stats(job.request.stats, job.recipe, source)
     if given is None:
         assert job.samples is not None, "a static plan without ranges has samples"
-        wanted = wanted_by(plan) | wanted_by(_plan(job, source, Findings(allow=spectral_nodes(plan))))
+        wanted = wanted_by(plan) | wanted_by(_plan(job, source, Findings(allow=spectral_nodes(plan)))) | also
         request = collect_request(source, wanted, job.recipe)
         if job.recipe.effort is Effort.MAX and source.loaded.source.size_bytes <= LARGEST_TRIAL_BYTES:
             request = with_grams(request, source, largest=MOST_INPUTS)

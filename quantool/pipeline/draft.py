@@ -9,14 +9,17 @@ from dataclasses import dataclass, field, fields
 from quantool.errors import QuantoolError
 from quantool.pipeline.memory import Meter
 from quantool.report.model import (
+    CandidateRow,
     Coverage,
     DataInfo,
     Gate,
     LatencyInfo,
+    MetricInfo,
     ModelInfo,
     NodeRow,
     OutputInfo,
     Report,
+    ResponsibleRow,
     RuntimeInfo,
     TensorRow,
     Trial,
@@ -44,6 +47,11 @@ class Draft:
     verdict: str | None = None
     warnings: list[Note] = field(default_factory=list)
     trials: tuple[Trial, ...] = ()
+    metric: MetricInfo | None = None
+    candidates: tuple[CandidateRow, ...] = ()
+    chosen: str | None = None
+    responsible: tuple[ResponsibleRow, ...] = ()
+    recipe_file: str | None = None
     memory: Meter = field(default_factory=Meter)
 
     def report(self) -> Report:

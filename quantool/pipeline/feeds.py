@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 
 from quantool import graph
 from quantool.data import DataOptions, FeedSource, Findings, InputSpec, find_beside, open_data, split_feeds
 from quantool.data.held_out import FITTING_FEEDS, MOST_BYTES, MOST_FEEDS, short_hash
+from quantool.data.labels import labels_of
 from quantool.pipeline.hardest import MOST
 from quantool.recipe import Calibrator, Recipe
 from quantool.report.model import OF_RANGES, DataInfo
@@ -89,6 +90,21 @@ class Samples:
             self._verify = chain(found, self._verify)
         return found
 
+    @property
+    def verifies_on(self) -> str:
+        """The source of the feeds that verify, in words."""
+        return self._verify_description or self.description
+
+    def has_labels(self) -> bool:
+        """Whether the first feed that verifies knows its labels; it is not used up."""
+        feeds = self._verify if self._has_verify else self._feeds
+        first = [_own(feed) for feed in islice(feeds, 1)]
+        if self._has_verify:
+            self._verify = chain(first, self._verify)
+        else:
+            self._feeds = chain(first, self._feeds)
+        return any(labels_of(feed) for feed in first)
+
     def calibration(self) -> Iterator[Feed]:
         """The feeds that calibrate, once; what verifies is known when it ends."""
         if self._keep_all:
@@ -145,6 +161,22 @@ class Samples:
             yield feed
 
 
+@dataclass(frozen=True, slots=True)
+class Judging:
+    """Feeds that verify one candidate after the other. kept: those to time on; feeds: all, as often as asked."""
+
+    kept: Sequence[Feed]
+    feeds: Iterable[Feed]
+
+    def verification(self) -> Iterator[Feed]:
+        """The feeds that verify."""
+        return iter(self.feeds)
+
+    def overlap(self) -> tuple[Note, ...]:
+        """No warning: whoever made the feeds known has warned."""
+        return ()
+
+
 def _first(feeds: Iterator[Feed]) -> tuple[Feed, ...]:
     """The first feeds, one at least, as many as are kept for timing and no more bytes than the split may keep."""
     kept: list[Feed] = []
@@ -169,7 +201,7 @@ def _is_scaled(facts: GraphFacts, tensor: str) -> bool:
 
 def _own(feed: Feed) -> Feed:
     """A copy, because a source may reuse its arrays for the next feed."""
-    return deepcopy(dict(feed))
+    return deepcopy(feed)
 
 
 def _size(value: object) -> int:
@@ -233,6 +265,7 @@ def data_options(recipe: Recipe, shard: tuple[int, int] | None = None) -> DataOp
         seed=recipe.seed,
         preprocess=recipe.preprocess,
         allow_nonfinite=recipe.allow_nonfinite,
+        labels=recipe.metric is not None,
         decode_tensor=graph.decode_tensor,
     )
 

@@ -10,7 +10,7 @@ from quantool.errors import OptionError
 from quantool.graph.destination import refuse_overwrite
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.feeds import Samples, open_samples
-from quantool.pipeline.refusals import refuse_impossible_rules, refuse_unmeasured, refuse_unrunnable
+from quantool.pipeline.refusals import refuse_impossible_rules, refuse_unlabelled, refuse_unmeasured, refuse_unrunnable
 from quantool.pipeline.resolved import resolved_recipe, settings_of
 from quantool.pipeline.source import (
     model_info,
@@ -46,6 +46,7 @@ def prepare(request: QuantizeRequest, draft: Draft) -> Job:
     loaded = read_float(request.model, memory=recipe.memory)
     draft.model = model_info(loaded)
     samples = open_samples(request.data, request.verify_data, loaded, recipe=recipe, progress=request.progress)
+    refuse_unlabelled(recipe, samples)
     if samples is not None and samples.note is not None:
         draft.warnings.append(samples.note)
     mode = _mode(request, samples)

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from quantool.data import labels_of
 from quantool.errors import ModelError
 from quantool.graph.optimized import read_optimized
 from quantool.graph.reference import ReferenceSession
-from quantool.pipeline.feeds import Samples
+from quantool.metrics import Measured, Metric, Paired, Sample
+from quantool.pipeline.feeds import Judging, Samples
 from quantool.pipeline.source import FloatModel
 from quantool.recipe import Recipe
 from quantool.report.model import Coverage, Gate
@@ -81,22 +83,27 @@ class Evaluation:
     outputs: Mapping[str, OutputComparison] = field(default_factory=lambda: MappingProxyType({}))
     samples: int = 0
     latency: Latency | None = None
+    measured: Measured | None = None
     notes: tuple[Note, ...] = ()
 
 
-def evaluate(source: FloatModel, loaded: Loaded, samples: Samples) -> Evaluation:
+def evaluate(
+    source: FloatModel, loaded: Loaded, samples: Samples | Judging, metric: Metric | None = None
+) -> Evaluation:
     """Compare the model as given with the result on the verification feeds, then time both in turn.
 
     Where ONNX Runtime refuses the model as given, its normalized form stands for it. The report's latency is that
     of the model as given; a note tells what normalizing alone gains.
     """
     reference = float_session(source)
-    outputs, count = compare_outputs(reference, loaded.session, samples.verification())
+    paired = None if metric is None else Paired(metric)
+    outputs, count = compare_outputs(reference, loaded.session, samples.verification(), paired)
+    found = Evaluation(outputs=outputs, samples=count, measured=None if paired is None else paired.result())
     if not (loaded.timed and samples.kept and isinstance(loaded.session, Session)):
-        return Evaluation(outputs=outputs, samples=count, notes=samples.overlap())
+        return replace(found, notes=samples.overlap())
     latency = interleaved(reference, loaded.session, feeds=samples.kept)
     notes = (*samples.overlap(), *_normalized_gain(source, samples.kept, latency))
-    return Evaluation(outputs=outputs, samples=count, latency=latency, notes=notes)
+    return replace(found, latency=latency, notes=notes)
 
 
 def float_session(source: FloatModel) -> Session:
@@ -108,12 +115,19 @@ def float_session(source: FloatModel) -> Session:
 
 
 def compare_outputs(
-    reference: Session, test: Session | ReferenceSession, feeds: Iterable[Feed]
+    reference: Session, test: Session | ReferenceSession, feeds: Iterable[Feed], paired: Paired | None = None
 ) -> tuple[dict[str, OutputComparison], int]:
-    """Both models on every feed, one feed in memory at a time; the figures by output and the number of feeds."""
+    """Both models on every feed, one feed in memory at a time; the figures by output and the number of feeds.
+
+    paired: collects a metric on the way.
+    """
     comparator = Comparator()
-    for sample, feed in enumerate(feeds):
-        comparator.add(reference.run(feed, sample=sample), test.run(feed, sample=sample))
+    for number, feed in enumerate(feeds):
+        exact, found = reference.run(feed, sample=number), test.run(feed, sample=number)
+        comparator.add(exact, found)
+        if paired is not None:
+            sample = Sample(feed=feed, labels=labels_of(feed), outputs=exact, reference=exact)
+            paired.add(sample, replace(sample, outputs=found))
     return comparator.result(), comparator.samples
 
 
@@ -139,11 +153,12 @@ def judge_gates(recipe: Recipe, *, evaluation: Evaluation, size_ratio: float, co
     """Every gate that the user set, against what was measured; the worst output counts."""
     latency = evaluation.latency
     values = {
-        "min_sqnr": _worst_sqnr(evaluation.outputs),
+        "min_sqnr": worst_sqnr(evaluation.outputs),
         "min_agreement": _worst_agreement(evaluation.outputs),
         "min_speedup": None if latency is None else latency.speedup,
         "max_size_ratio": size_ratio,
         "min_coverage": coverage.macs,
+        "max_drop": None if evaluation.measured is None else evaluation.measured.drop,
     }
     gates = []
     for name, value in values.items():
@@ -155,7 +170,25 @@ def judge_gates(recipe: Recipe, *, evaluation: Evaluation, size_ratio: float, co
     return tuple(gates)
 
 
-def _worst_sqnr(outputs: Mapping[str, OutputComparison]) -> float | None:
+def unresolved(evaluation: Evaluation, limit: float | None) -> tuple[Note, ...]:
+    """A warning where the samples cannot tell on which side of its limit a drop is."""
+    found = evaluation.measured
+    if found is None or found.drop is None or limit is None or found.tells(limit):
+        return ()
+    interval = "unknown" if found.interval is None else "{:.4g} to {:.4g}".format(*found.interval)
+    return (
+        Note(
+            code="unresolved-drop",
+            what=f"{found.rows} rows cannot tell whether {found.name} drops by more than {limit:g}: the drop of "
+            f"{found.drop:.4g} has a 95 % interval of {interval}",
+            where="--max-drop",
+            fix="Give more labelled samples, or a larger limit.",
+        ),
+    )
+
+
+def worst_sqnr(outputs: Mapping[str, OutputComparison]) -> float | None:
+    """In dB; infinite where all outputs are equal, None without any."""
     if not outputs:
         return None
     found = [o.sqnr_db for o in outputs.values() if o.sqnr_db is not None]

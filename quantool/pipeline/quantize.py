@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from quantool import graph
 from quantool.errors import GateError, NothingQuantizedError, VerificationError
 from quantool.graph.save import Pending, check, model_proto, write_temporary
 from quantool.graph.scopes import paused_collector
+from quantool.metrics import find
 from quantool.pipeline.build import quantized_graph
 from quantool.pipeline.decide import Calibrated, decide, gather_evidence
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.job import Job, prepare
-from quantool.pipeline.judge import Evaluation, evaluate, judge_gates, load_quantized
+from quantool.pipeline.judge import Evaluation, evaluate, judge_gates, load_quantized, unresolved
 from quantool.pipeline.memory import thrift_of
 from quantool.pipeline.resolved import resolved_recipe, settings_of
 from quantool.pipeline.rows import float_convolutions, node_rows, tensor_rows
@@ -26,7 +27,7 @@ from quantool.pipeline.source import (
 from quantool.pipeline.weight_error import weight_errors
 from quantool.plan.reasons import REASONS, reason
 from quantool.recipe import option_flag
-from quantool.report.model import LatencyInfo, OutputInfo, RuntimeInfo, Verification
+from quantool.report.model import LatencyInfo, MetricInfo, OutputInfo, RuntimeInfo, Verification
 from quantool.requests import QuantizeRequest, QuantizeResult
 from quantool.runtime import Loadable, Thrift
 from quantool.schema import Mode, NodeFact, Parameters, Plan, Reason
@@ -36,6 +37,8 @@ from quantool.version import __version__
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+
+T = TypeVar("T")
 
 #: how often nodes that the runtime does not fuse are given up before the run's own check fails
 SETTLING_ROUNDS = 3
@@ -66,15 +69,20 @@ def quantize(request: QuantizeRequest) -> QuantizeResult:
         job = prepare(request, draft)
         source = _normalize(job, draft)
         evidence = gather_evidence(job, source, draft)
-        kept: dict[str, Reason] = {}
-        for _ in range(SETTLING_ROUNDS):
-            try:
-                return _attempt(job, source, evidence, kept, draft=draft)
-            except VerificationError as error:
-                if not set(error.nodes) - kept.keys():
-                    raise
-                kept.update(dict.fromkeys(error.nodes, reason("not-fused")))
-        return _attempt(job, source, evidence, kept, draft=draft)
+        return settled(lambda kept: _attempt(job, source, evidence, kept, draft=draft))
+
+
+def settled(attempt: Callable[[Mapping[str, Reason]], T]) -> T:
+    """What an attempt gives once it is told of the nodes that the runtime turned out to run in float."""
+    kept: dict[str, Reason] = {}
+    for _ in range(SETTLING_ROUNDS):
+        try:
+            return attempt(kept)
+        except VerificationError as error:
+            if not set(error.nodes) - kept.keys():
+                raise
+            kept.update(dict.fromkeys(error.nodes, reason("not-fused")))
+    return attempt(kept)
 
 
 def _attempt(
@@ -82,7 +90,7 @@ def _attempt(
 ) -> QuantizeResult:
     """Decide, write, verify and publish once. kept: what the runtime turned out to run in float."""
     source, plan, parameters = decide(job, source, evidence, kept, draft=draft)
-    _refuse_nothing(plan, source, draft)
+    refuse_nothing(plan, source, draft)
     result = quantized_graph(source, plan, parameters)
     weights_db = _judge_weights(job, source, parameters, draft)
     with _written(job, result) as (data, pending):
@@ -99,7 +107,8 @@ def _normalize(job: Job, draft: Draft) -> FloatModel:
     return source
 
 
-def _refuse_nothing(plan: Plan, source: FloatModel, draft: Draft) -> None:
+def refuse_nothing(plan: Plan, source: FloatModel, draft: Draft) -> None:
+    """Raise NothingQuantizedError with the reasons where a plan quantizes no node."""
     if any(decision.quantized and decision.kernel for decision in plan.decisions.values()):
         return
     # Without a node left, all were folded into constants.
@@ -154,17 +163,19 @@ def _verify(job: Job, source: FloatModel, plan: Plan, written: _Written, *, draf
     evaluation = Evaluation()
     if job.recipe.verify:
         check(data.model, job.loaded.checker_error, has_external=bool(data.external))
-        loaded = load_quantized(data, plan, source.facts, written=written.nodes, strict=_strict(job))
+        loaded = load_quantized(data, plan, source.facts, written=written.nodes, strict=strictness(job))
         loaded = replace(loaded, timed=loaded.timed and job.recipe.memory is None)
         draft.warnings.extend(loaded.notes)
         if loaded.runs_as is not None:
             draft.runtime = RuntimeInfo(fused=loaded.runs_as.fused, left=loaded.runs_as.left)
             draft.nodes = node_rows(source.facts, plan, loaded.runs_as.integer)
         if job.samples is not None:
-            evaluation = evaluate(source, loaded, job.samples)
+            metric = None if job.recipe.metric is None else find(job.recipe.metric)
+            evaluation = evaluate(source, loaded, job.samples, metric)
             draft.verification = Verification(samples=evaluation.samples, outputs=evaluation.outputs)
             draft.latency = None if evaluation.latency is None else LatencyInfo.of(evaluation.latency)
-            draft.warnings.extend(evaluation.notes)
+            draft.metric = None if evaluation.measured is None else MetricInfo.of(evaluation.measured)
+            draft.warnings.extend((*evaluation.notes, *unresolved(evaluation, job.recipe.max_drop)))
     assert draft.coverage is not None
     draft.gates = judge_gates(
         job.recipe,
@@ -194,7 +205,7 @@ def _verify(job: Job, source: FloatModel, plan: Plan, written: _Written, *, draf
         draft.verdict += " " + NOT_TIMED
 
 
-def _strict(job: Job) -> bool | None:
+def strictness(job: Job) -> bool | None:
     """How hard a difference from the plan counts: None where the target is another machine."""
     if not job.target.runs_here:
         return None

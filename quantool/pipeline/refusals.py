@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from quantool import graph
-from quantool.errors import OptionError
+from quantool.errors import DataError, OptionError
 from quantool.graph.reference import missing_operators
+from quantool.metrics import LABELS_FIX, find
+from quantool.pipeline.feeds import Samples
 from quantool.pipeline.source import plain_facts
 from quantool.plan import Settings, make_plan
 from quantool.recipe import GraphIO, Recipe
@@ -18,12 +20,14 @@ def refuse_unmeasured(recipe: Recipe) -> None:
     Raises:
         OptionError: the option, and what it would need.
     """
-    if recipe.max_drop is not None:
+    if recipe.max_drop is not None and recipe.metric in (None, "sqnr"):
         raise OptionError(
             "not-measured",
-            f"--max-drop {recipe.max_drop:g} needs a task metric over labelled samples, and no run measures one yet",
+            f"--max-drop {recipe.max_drop:g} needs a metric that drops from the float model's value"
+            f"{'' if recipe.metric is None else ', and the float model has no noise that sqnr could start from'}",
             where="--max-drop",
-            fix="Use --min-agreement or --min-sqnr, which compare with the float model without labels.",
+            fix="Give --metric, as top1 with labels beside --data or --verify-data, or use --min-agreement or "
+            "--min-sqnr, which compare with the float model without labels.",
         )
     if recipe.io is GraphIO.QUANTIZED:
         raise OptionError(
@@ -49,6 +53,30 @@ def refuse_impossible_rules(loaded: graph.Loaded, recipe: Recipe, target: Target
     """
     if any(rule.sets_types for rule in recipe.rules):
         make_plan(plain_facts(loaded, opset=opset), recipe, target=target, mode=mode)
+
+
+def refuse_unlabelled(recipe: Recipe, samples: Samples | None) -> None:
+    """Refuse a metric without the samples, or the labels, that it needs.
+
+    Raises:
+        DataError: what is missing.
+    """
+    if recipe.metric is None:
+        return
+    if samples is None:
+        raise DataError(
+            "no-data",
+            f"--metric {recipe.metric} needs samples to run",
+            where="--data",
+            fix="Give --data or --verify-data.",
+        )
+    if find(recipe.metric).needs_labels and not samples.has_labels():
+        raise DataError(
+            "labels-missing",
+            f"--metric {recipe.metric} needs labels, and the samples that verify have none",
+            where=samples.verifies_on,
+            fix=LABELS_FIX,
+        )
 
 
 def refuse_unrunnable(loaded: graph.Loaded, settings: Settings) -> None:

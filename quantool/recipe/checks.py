@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from quantool.elements import ELEMENTS
 from quantool.errors import OptionError
+from quantool.metrics import METRICS, is_metric
 from quantool.recipe.choices import GraphIO
 from quantool.recipe.rules import FLOAT, Rule
 from quantool.schema import Format, Mode
@@ -35,6 +36,8 @@ def check_value(name: str, value: Any) -> None:
         raise BadValueError(f"Unknown type '{value}'", nearest(value, ELEMENTS))
     if name == "granularity" and block_size_of(value) is None:
         raise BadValueError(f"Unknown granularity '{value}'", "Use tensor, channel or block:N, N from 1 up.")
+    if name == "metric" and not is_metric(value):
+        raise BadValueError(f"Unknown metric '{value}'", nearest(value, (*METRICS, "package.module:callable")))
     if name in _COUNTS and value < 1:
         raise BadValueError(f"{option_flag(name)} is {value}", "Give a number from 1 up.")
     if name == "seed" and value < 0:

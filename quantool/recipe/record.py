@@ -21,7 +21,7 @@ class Recipe:
     Names, meaning and units are those of the command line's options. include and include_op restrict the run to
     what matches and ask for it explicitly (policy keeps none of it in float); exclude and exclude_op win.
     collect: full counts every element of large tensors, gram adds the Gram matrices of layers. memory: bytes.
-    max_drop: in the metric's own unit. verify is False under --no-verify.
+    max_drop: in the unit of metric, the name of a metric or package.module:callable. verify is False under --no-verify.
     """
 
     mode: Mode = Mode.AUTO
@@ -56,6 +56,7 @@ class Recipe:
     max_size_ratio: float | None = None
     min_coverage: float | None = None
     max_drop: float | None = None
+    metric: str | None = None
     rules: tuple[Rule, ...] = ()
 
     def __post_init__(self) -> None:

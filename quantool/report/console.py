@@ -32,6 +32,7 @@ from quantool.report.summary import (
     output_rows,
 )
 from quantool.report.tensor import tensor_facts
+from quantool.report.tune import CANDIDATE_HEADER, candidate_rows, responsible_lines
 from quantool.report.wording import counts, listing, plural, visible
 from quantool.requests import Inspection, TensorInfo, TensorResult
 
@@ -68,6 +69,7 @@ class Screen:
         self._facts(facts(report))
         self._table(OUTPUT_HEADER, output_rows(report))
         self._table(GATE_HEADER, gate_rows(report))
+        self._candidates(report)
         self._kept(report, verbose=verbose)
         self._warnings(report, verbose=verbose)
 
@@ -145,6 +147,17 @@ class Screen:
         if table.row_count:
             self._console.print()
             self._console.print(table)
+
+    def _candidates(self, report: Report) -> None:
+        """What a search tried, and the layers that it had to spare."""
+        self._table(CANDIDATE_HEADER, candidate_rows(report))
+        if report.chosen is not None:
+            self._console.print()
+            self._say(f"Chosen: {visible(report.chosen)}", style="bold")
+        for line in responsible_lines(report):
+            self._say(line)
+        if report.recipe_file is not None:
+            self._say(f"Recipe: {visible(report.recipe_file)}")
 
     def _kept(self, report: Report, *, verbose: bool) -> None:
         groups = kept_groups(report)

@@ -18,6 +18,7 @@ from quantool.report.summary import (
     kept_groups,
     output_rows,
 )
+from quantool.report.tune import CANDIDATE_HEADER, candidate_rows, responsible_lines
 from quantool.report.wording import decibel, number, percent, plural, size, visible
 
 NODE_HEADER = ("node", "operator", "scope", "decision", "runs as", "part of", "reason")
@@ -41,6 +42,8 @@ def render(report: Report) -> str:
         bars=_bars(report),
         gates=(GATE_HEADER, gate_rows(report)),
         outputs=(OUTPUT_HEADER, output_rows(report)),
+        candidates=(CANDIDATE_HEADER, candidate_rows(report)),
+        responsible=responsible_lines(report),
         kept=kept_groups(report),
         nodes=(NODE_HEADER, [_node(row) for row in report.nodes]),
         tensors=(TENSOR_HEADER, [_tensor(row) for row in report.tensors]),

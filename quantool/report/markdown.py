@@ -16,6 +16,7 @@ from quantool.report.summary import (
     kept_groups,
     output_rows,
 )
+from quantool.report.tune import CANDIDATE_HEADER, candidate_rows, responsible_lines
 from quantool.report.wording import listing, visible
 
 _NAMES_SHOWN = 10
@@ -29,6 +30,8 @@ def render(report: Report) -> str:
     parts.append(_table(("figure", "value"), [(fact.label, fact.value) for fact in facts(report)]))
     parts.append(_section("Gates", _table(GATE_HEADER, gate_rows(report))))
     parts.append(_section("Outputs", _table(OUTPUT_HEADER, output_rows(report))))
+    parts.append(_section("Candidates", _table(CANDIDATE_HEADER, candidate_rows(report))))
+    parts += [_escaped(line) for line in responsible_lines(report)]
     parts.append(_section("Kept in float", _kept(report)))
     for title, notes in (("Warnings", report.warnings), ("Errors", report.errors)):
         rows = [(note.code, note.what, note.where, note.fix) for note in notes]

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from quantool.errors import GateError, NothingQuantizedError, QuantoolError
+from quantool.metrics import Measured
 from quantool.schema import Latency, Note, OutputComparison, Reason
 
 SCHEMA: Final = "quantool/1"
@@ -167,6 +168,67 @@ class MemoryInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricInfo:
+    """A metric of both models on the same samples.
+
+    drop: how much worse the quantized one is, None where the float model has no finite value; interval: 95 % of the
+    drop, or of the quantized value without one; resolved: the samples tell the drop from none.
+    """
+
+    name: str
+    float_value: float
+    quantized_value: float
+    drop: float | None
+    interval: tuple[float, float] | None
+    resolved: bool
+    rows: int
+
+    @classmethod
+    def of(cls, found: Measured) -> MetricInfo:
+        """What was measured."""
+        return cls(
+            name=found.name,
+            float_value=found.float_value,
+            quantized_value=found.value,
+            drop=found.drop,
+            interval=found.interval,
+            resolved=found.resolved,
+            rows=found.rows,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateRow:
+    """One recipe that was tried, and what it came to; where it failed, `error` says why.
+
+    name: the recipe in words; rung: the step of the ladder; speed: quartiles of the ratio of float to quantized time;
+    sqnr_db: of the worst output; meets: every target holds; pareto: none is smaller, faster and better.
+    """
+
+    name: str
+    rung: str
+    recipe: Mapping[str, object]
+    size_bytes: int | None = None
+    latency: LatencyInfo | None = None
+    speed: tuple[float, float] | None = None
+    metric: MetricInfo | None = None
+    sqnr_db: float | None = None
+    meets: bool = False
+    pareto: bool = False
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponsibleRow:
+    """Nodes that had to be spared, and what quantizing them alone costs. kept_in: float, or a type of 16 bits."""
+
+    nodes: tuple[str, ...]
+    kept_in: str
+    drop: float | None
+    sqnr_db: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """An error as data: the four texts of a QuantoolError."""
 
@@ -199,6 +261,11 @@ class Report:
     errors: tuple[Failure, ...] = field(default=())
     trials: tuple[Trial, ...] = ()
     memory: MemoryInfo | None = None
+    metric: MetricInfo | None = None
+    candidates: tuple[CandidateRow, ...] = ()
+    chosen: str | None = None
+    responsible: tuple[ResponsibleRow, ...] = ()
+    recipe_file: str | None = None
 
     @classmethod
     def failed(cls, command: str, error: QuantoolError, *, model: str | None = None) -> Report:

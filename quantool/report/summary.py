@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from quantool.recipe import option_flag
 from quantool.report.model import NodeRow, Report, Status
+from quantool.report.tune import metric_words
 from quantool.report.wording import UNKNOWN, counts, decibel, number, percent, plural, size, visible
 from quantool.verify.verdict import NOT_WORTH_IT
 
@@ -78,6 +79,7 @@ def facts(report: Report) -> tuple[Fact, ...]:
         ("integer operators", _fused(report)),
         ("left at run time", _left(report)),
         ("chosen", _chosen(report)),
+        ("metric", None if report.metric is None else metric_words(report.metric)),
         ("memory", _memory(report)),
         ("recipe", None if report.command == "compare" else _recipe(report.recipe)),
     )

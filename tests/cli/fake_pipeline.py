@@ -66,6 +66,9 @@ class FakePipeline(ModuleType):
         answer = self._answer(request, "quantize")
         return SimpleNamespace(model="proto", output=None, report=answer)
 
+    def tune(self, request: object) -> object:
+        return SimpleNamespace(model="proto", output=None, report=self._answer(request, "tune"))
+
     def calibrate(self, request: object) -> object:
         return SimpleNamespace(stats="stats", report=self._answer(request, "calibrate"))
 

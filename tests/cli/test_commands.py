@@ -29,6 +29,7 @@ CALLS = {
     "recipe show": ["recipe", "show"],
     "recipe export": ["recipe", "export", "-o", "r.toml"],
     "recipe check": ["recipe", "check", "r.toml"],
+    "tune": ["tune", "m.onnx"],
     "targets": ["targets"],
     "tensor": ["tensor", "w.npy", "--formula", "onnx", "--type", "int8"],
 }
@@ -59,7 +60,7 @@ def test_quantize_asks_with_every_option(pipeline: FakePipeline) -> None:
         "--formula tf-scaled --narrow-range --effort max --include a* --include b --exclude c --include-op Conv "
         "--exclude-op Gemm --io float --ranges r.qcal --samples 12 --batch-size 3 --memory 2G --threads 2 "
         "--report r.json --keep --seed 5 --min-sqnr 20 --min-agreement 0.9 --min-speedup 1.1 --max-size-ratio 0.5 "
-        "--min-coverage 0.4 --max-drop 0.01 --force --allow-nonfinite --preprocess imagenet --quiet"
+        "--min-coverage 0.4 --max-drop 0.01 --metric top1 --force --allow-nonfinite --preprocess imagenet --quiet"
     )
     assert call(line) == 0
     request = pipeline.asked[0]
@@ -70,7 +71,7 @@ def test_quantize_asks_with_every_option(pipeline: FakePipeline) -> None:
             "effort": "max", "include": ["a*", "b"], "exclude": ["c"], "include_op": ["Conv"], "exclude_op": ["Gemm"],
             "io": "float", "ranges": "r.qcal", "samples": 12, "batch_size": 3, "memory": 2**31, "threads": 2,
             "keep": True, "seed": 5, "min_sqnr": 20, "min_agreement": 0.9, "min_speedup": 1.1,
-            "max_size_ratio": 0.5, "min_coverage": 0.4, "max_drop": 0.01, "allow_nonfinite": True,
+            "max_size_ratio": 0.5, "min_coverage": 0.4, "max_drop": 0.01, "metric": "top1", "allow_nonfinite": True,
             "preprocess": "imagenet",
         }
     )  # fmt: skip
@@ -127,6 +128,18 @@ def test_merge_asks_with_the_files_in_their_order(pipeline: FakePipeline) -> Non
     assert call("merge b.qcal a.qcal -o all.qcal --force") == 0
     (request,) = pipeline.asked
     assert (request.parts, request.output, request.force) == (("b.qcal", "a.qcal"), Path("all.qcal"), True)
+
+
+def test_tune_asks_with_data_to_judge_on_a_target_and_a_budget(pipeline: FakePipeline) -> None:
+    line = (
+        "tune m.onnx --data d.npz --eval e.npz --metric top1 --max-drop 0.005 --min-speedup 1.2 --budget 2.5 -o t.onnx"
+    )
+    assert call(line) == 0
+    (request,) = pipeline.asked
+    assert (request.model, request.data, request.eval_data) == ("m.onnx", "d.npz", "e.npz")
+    assert (request.budget, request.output, request.write) == (2.5, Path("t.onnx"), True)
+    assert request.recipe == from_options({"metric": "top1", "max_drop": 0.005, "min_speedup": 1.2})
+    assert {Path("d.npz"), Path("e.npz")} < set(request.reads)
 
 
 # --- results --------------------------------------------------------------------------------------------

@@ -85,7 +85,9 @@ def test_the_report_file_is_the_same_document_as_stdout(folder: Shell) -> None:
 def test_a_run_that_went_well_fills_everything_in(ready: Shell) -> None:
     found = ready(f"{DATA} --min-sqnr 10").document
     written = Path("m.int8.onnx")
-    assert {key for key, value in found.items() if value in (None, [])} == {"errors", "memory", "warnings"}
+    assert {key for key, value in found.items() if value in (None, [])} == {
+        "errors", "memory", "warnings", "metric", "candidates", "chosen", "responsible", "recipe_file",
+    }  # fmt: skip
     assert found["model"] == {
         "path": "m.onnx", "sha256": _sha256(Path("m.onnx")), "opset": 17, "size_bytes": Path("m.onnx").stat().st_size,
     }  # fmt: skip

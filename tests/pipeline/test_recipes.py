@@ -97,6 +97,8 @@ IMPOSSIBLE = {
     "a speed gate without verification": "--min-speedup 1 --no-verify",
     "a fraction beyond 1": "--min-agreement 1.5",
     "a drop that nobody measures": "--max-drop 0.01",
+    "a drop from no value": "--max-drop 0.01 --metric sqnr",
+    "an unknown metric": "--metric top2",
     "integer inputs": "--io quantized",
     "a speed gate on sessions that save memory": "--min-speedup 1 --memory 2G",
     "an unknown target": "--target cpu-mips",
@@ -123,7 +125,7 @@ def test_max_drop_says_what_it_would_need(ready: Shell) -> None:
     with pytest.raises(OptionError) as caught:
         quantool.quantize("m.onnx", data="d.npz", max_drop=0.01)
     assert (caught.value.code, caught.value.where, caught.value.exit_code) == ("not-measured", "--max-drop", 2)
-    assert "labelled samples" in caught.value.what
+    assert "needs a metric" in caught.value.what
     assert "--min-agreement" in caught.value.fix
 
 
