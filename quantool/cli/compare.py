@@ -36,6 +36,7 @@ COMMAND = Command(
         "preprocess",
         "seed",
         "threads",
+        "metric",
         *RUN_OPTIONS,
     ),
     run=run,

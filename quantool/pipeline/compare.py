@@ -8,12 +8,23 @@ from quantool import graph
 from quantool.errors import DataError, ModelError
 from quantool.graph.optimized import read_optimized
 from quantool.graph.reference import ReferenceSession
+from quantool.metrics import Paired, find
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.feeds import open_samples
 from quantool.pipeline.judge import BY_REFERENCE, Evaluation, compare_outputs, judge_gates
 from quantool.pipeline.quantize import raise_failed_gates
+from quantool.pipeline.refusals import refuse_unlabelled
 from quantool.pipeline.source import given_loadable, model_info
-from quantool.report.model import Coverage, DataInfo, LatencyInfo, OutputInfo, Report, RuntimeInfo, Verification
+from quantool.report.model import (
+    Coverage,
+    DataInfo,
+    LatencyInfo,
+    MetricInfo,
+    OutputInfo,
+    Report,
+    RuntimeInfo,
+    Verification,
+)
 from quantool.requests import CompareRequest
 from quantool.runtime import Loadable, Session, interleaved, load_and_inspect
 from quantool.schema import Mode, RunsAs
@@ -65,12 +76,16 @@ def _evaluate(request: CompareRequest, reference: graph.Loaded, other: graph.Loa
             where="--data",
             fix="Give --data, or put NAME.calib.npz beside the float model NAME.onnx.",
         )
+    refuse_unlabelled(recipe, samples)
     threads = recipe.threads or 0
     float_session = Session(given_loadable(reference, threads=threads))
     source = replace(given_loadable(other, threads=threads), label="the quantized model")
     session, found = _loaded(other, source)
     _refuse_other_interface(float_session, session)
-    outputs, count = compare_outputs(float_session, session, samples.everything())
+    paired = None if recipe.metric is None else Paired(find(recipe.metric))
+    outputs, count = compare_outputs(float_session, session, samples.everything(), paired)
+    measured = None if paired is None else paired.result()
+    draft.metric = None if measured is None else MetricInfo.of(measured)
     latency = None
     if isinstance(session, Session):
         latency = interleaved(float_session, session, feeds=samples.kept)

@@ -25,6 +25,8 @@ NAMES: Final = {
 }
 #: the share of multiply-adds in products of matrices from which quantizing at run time is tried
 MOSTLY_PRODUCTS: Final = 0.5
+#: and from which their inputs are worth smoothing
+SOME_PRODUCTS: Final = 0.1
 _PRODUCTS: Final = frozenset({"MatMul", "Gemm"})
 _LAYERS: Final = _PRODUCTS | {"Conv"}
 
@@ -79,17 +81,22 @@ def fewer_operators(step: Step, facts: GraphFacts, plan: Plan) -> Iterator[Step]
 
 def at_run_time(given: Recipe, first: Recipe, facts: GraphFacts, macs: Mapping[str, int]) -> Iterator[Step]:
     """Activations quantized at run time, for models that are mostly products of matrices."""
-    products = sum(count for name, count in macs.items() if facts.by_name[name].op_type in _PRODUCTS)
-    if given.mode is Mode.AUTO and given.format is None and products >= MOSTLY_PRODUCTS * max(sum(macs.values()), 1):
+    if given.mode is Mode.AUTO and given.format is None and _products(facts, macs) >= MOSTLY_PRODUCTS:
         recipe = replace(first, mode=Mode.DYNAMIC, calibrator=None)
         yield Step(rung=str(first.calibrator), words="dynamic", recipe=recipe)
 
 
-def recovered(step: Step, facts: GraphFacts) -> Iterator[Step]:
+def _products(facts: GraphFacts, macs: Mapping[str, int]) -> float:
+    """The share of multiply-adds in products of matrices."""
+    found = sum(count for name, count in macs.items() if facts.by_name[name].op_type in _PRODUCTS)
+    return found / max(sum(macs.values()), 1)
+
+
+def recovered(step: Step, facts: GraphFacts, macs: Mapping[str, int]) -> Iterator[Step]:
     """A step with one more algorithm at a time, at all layers."""
     layers = sorted(_LAYERS & {node.op_type for node in facts.nodes if not node.scope})
     for rung, algorithms in RECOVERIES.items():
-        if rung == "smoothing" and _PRODUCTS.isdisjoint(layers):
+        if rung == "smoothing" and _products(facts, macs) < SOME_PRODUCTS:
             continue
         rules = (*(Rule(op_type=kind, algorithms=algorithms) for kind in layers), *step.recipe.rules)
         words = f"{step.words}, {' and '.join(NAMES[a] for a in algorithms)}"

@@ -78,7 +78,8 @@ class Search:
             return
         base = self._best()
         if base is not None and base.figures is not None:
-            if any(self._rung([step]) for step in recovered(base.step, base.figures.facts)):
+            facts = base.figures.facts
+            if any(self._rung([step]) for step in recovered(base.step, facts, graph.macs(facts))):
                 return
             if self._spare(self._best() or base):
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,6 +24,7 @@ from quantool.pipeline.search import Search, Tried
 from quantool.recipe import Recipe, to_toml
 from quantool.report.model import CandidateRow, LatencyInfo, MetricInfo, Report
 from quantool.report.tune import candidate_line, with_pareto
+from quantool.report.wording import visible
 from quantool.requests import DataSource, QuantizeRequest, TuneRequest, TuneResult
 from quantool.schema import Mode
 
@@ -166,10 +168,11 @@ def _made(request: TuneRequest, job: Job, winner: Tried, file: Path | None, draf
     try:
         made = quantize(replace(_first_request(request), recipe=judged, output=job.output))
     except QuantoolError as error:
-        if error.report is not None and error.report.output is not None:
+        written = error.report is not None and error.report.output is not None
+        if written:
             _write_recipe(request, recipe, file)
-            error.report = _told(error.report, draft, file)
-            error.report = Report.failed("tune", error)
+        if error.report is not None:
+            error.report = _told(error.report, draft, file if written else None)
         raise
     _write_recipe(request, recipe, file)
     report = _told(made.report, draft, file)
@@ -195,14 +198,15 @@ def _told(report: Report, draft: Draft, file: Path | None) -> Report:
 def _write_recipe(request: TuneRequest, recipe: Recipe, file: Path | None) -> None:
     if file is None:
         return
-    data = "" if request.data is None else f" --data {_named(request.data)}"
-    verify = "" if request.eval_data is None else f" --verify-data {_named(request.eval_data)}"
     model = request.model if isinstance(request.model, str | Path) else "MODEL"
-    line = f"# quantool quantize {model}{data}{verify} --recipe {file.name}\n"
-    text = line + to_toml(recipe, folder=file.parent)
+    words = ["quantool", "quantize", str(model), *_named("--data", request.data)]
+    words += [*_named("--verify-data", request.eval_data), "--recipe", file.name]
+    text = f"# {visible(shlex.join(words))}\n" + to_toml(recipe, folder=file.parent)
     publish(file, text.encode("utf-8", "surrogateescape"), force=request.force)
 
 
-def _named(data: DataSource) -> str:
-    parts = data if isinstance(data, tuple) else (data,)
-    return " --data ".join(str(part) if isinstance(part, str | Path) else "DATA" for part in parts)
+def _named(option: str, data: DataSource | None) -> Iterator[str]:
+    """The words of a command line that name data; DATA stands for what is in memory."""
+    parts = data if isinstance(data, tuple) else () if data is None else (data,)
+    for part in parts:
+        yield from (option, str(part) if isinstance(part, str | Path) else "DATA")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +130,25 @@ def test_few_samples_cannot_tell_a_small_drop(ready: Shell) -> None:
     assert (found["metric"]["drop"], found["metric"]["interval"]) == (0.0, [-0.15, 0.15])
     assert not found["metric"]["resolved"]
     assert "unresolved-drop" in {note["code"] for note in found["warnings"]}
+
+
+def test_a_model_that_is_there_is_measured_by_compare(ready: Shell) -> None:
+    assert ready("quantize m.onnx --data d.npz -o q.onnx").code == 0
+    found = ready("compare m.onnx q.onnx --data e.npz --metric top1 --json").document["metric"]
+    assert (found["name"], found["float_value"], found["rows"]) == ("top1", 1.0, 400)
+    assert found["quantized_value"] < 0.98
+    assert ready("compare m.onnx q.onnx --data d.npz --metric top1").code == 2  # no labels
+
+
+def test_the_command_in_the_recipe_holds_whatever_the_names_are(ready: Shell) -> None:
+    Path("my data.npz").write_bytes(Path("d.npz").read_bytes())
+    line = "tune m.onnx --min-sqnr 20 --format qdq -o t.onnx --data"
+    assert ready(line, "my data.npz").code == 0
+    first = Path("t.toml").read_text().splitlines()[0]
+    assert first == "# quantool quantize m.onnx --data 'my data.npz' --recipe t.toml"
+    again = ready("", *shlex.split(first)[2:], "-o", "again.onnx")
+    assert again.code == 0
+    assert Path("again.onnx").read_bytes() == Path("t.onnx").read_bytes()
 
 
 def test_python_tunes_models_and_samples_in_memory() -> None:
