@@ -155,7 +155,7 @@ def test_python_tunes_models_and_samples_in_memory() -> None:
     feeds = [{"image": image[None]} for image in images(40)]
     result = quantool.tune(cnn(), data=iter(feeds), min_sqnr=20.0, format="qdq")
     assert result.output is None
-    assert result.report.to_dict()["chosen"] == "qdq, mse ranges"
+    assert result.report.chosen in {row.name for row in result.report.candidates if row.rung == "mse"}  # by time
     again = quantool.quantize(cnn(), data=feeds, recipe=result.recipe)
     assert again.model.SerializeToString(deterministic=True) == result.model.SerializeToString(deterministic=True)
 
