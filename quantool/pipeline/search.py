@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from quantool import graph
@@ -102,12 +102,10 @@ class Search:
             return measured.drop
         return -(worst_sqnr(figures.evaluation.outputs) or 0.0)
 
-    def winner(self) -> Tried | None:
-        """The fastest of those that meet the target; where none does, the one that comes nearest to float."""
-        meeting = [t for t in self.tried if t.meets]
-        if meeting:
-            return max(meeting, key=_speed)
-        return min((t for t in self.tried if t.figures is not None), key=self._loss_of, default=None)
+    def winners(self) -> Sequence[Tried]:
+        """Those that meet the target, the fastest first; where none does, the one that comes nearest to float."""
+        meeting = sorted((t for t in self.tried if t.meets), key=_speed, reverse=True)
+        return meeting or sorted((t for t in self.tried if t.figures is not None), key=self._loss_of)[:1]
 
     def responsible(self, chosen: Tried) -> tuple[ResponsibleRow, ...]:
         """The groups that the chosen candidate spares, the dearest first."""

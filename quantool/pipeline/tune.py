@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,16 +48,16 @@ def tune(request: TuneRequest) -> TuneResult:
         if file is not None:
             refuse_overwrite(file, reads=request.reads, force=request.force)
         search = _searched(request, job, draft)
-        winner = search.winner()
         draft.candidates = with_pareto([_row(t) for t in search.tried])
-        if winner is None or winner.figures is None:
+        winners = search.winners()
+        if not winners:
             raise _nothing(search)
-        draft.chosen, draft.responsible = winner.step.words, search.responsible(winner)
-        draft.gates = winner.figures.gates
-        if not winner.meets and not recipe.keep:
-            draft.verdict = f"No candidate meets the target; the nearest is: {winner.step.words}."
-            raise_failed_gates(draft)
-        return _made(request, job, winner, file, draft)
+        # Made anew, each is fitted to slightly other samples: what met the target by a hair may miss it.
+        strict = replace(request, recipe=replace(recipe, keep=False))
+        for winner in winners[:-1]:
+            with suppress(GateError):
+                return _made(strict, job, winner, file, draft, search)
+        return _made(request, job, winners[-1], file, draft, search)
 
 
 def _with_target(given: Recipe) -> Recipe:
@@ -160,9 +161,14 @@ def _nothing(search: Search) -> QuantoolError:
     )
 
 
-def _made(request: TuneRequest, job: Job, winner: Tried, file: Path | None, draft: Draft) -> TuneResult:
-    """Make the winner from its recipe, and write that beside it."""
+def _made(request: TuneRequest, job: Job, winner: Tried, file: Path | None, draft: Draft, search: Search) -> TuneResult:
+    """Make the winner from its recipe, and write that beside it. Raises GateError where it misses the target."""
     given = request.recipe
+    assert winner.figures is not None
+    draft.chosen, draft.responsible, draft.gates = winner.step.words, search.responsible(winner), winner.figures.gates
+    if not winner.meets and not given.keep:
+        draft.verdict = f"No candidate meets the target; the nearest is: {winner.step.words}."
+        raise_failed_gates(draft)
     recipe = winner.step.recipe
     judged = replace(recipe, metric=given.metric, max_drop=given.max_drop, min_sqnr=given.min_sqnr, keep=given.keep)
     try:
@@ -183,11 +189,12 @@ def _made(request: TuneRequest, job: Job, winner: Tried, file: Path | None, draf
 
 
 def _told(report: Report, draft: Draft, file: Path | None) -> Report:
-    """The report of the run that made the winner, with what the search found."""
+    """The report of the run that made the winner, with what the search found; gates as that run measured them."""
+    measured = {gate.name: gate for gate in report.gates}
     return replace(
         report,
         command="tune",
-        gates=draft.gates,
+        gates=tuple(measured.get(gate.name, gate) for gate in draft.gates),
         candidates=draft.candidates,
         chosen=draft.chosen,
         responsible=draft.responsible,

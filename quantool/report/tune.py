@@ -49,19 +49,13 @@ def candidate_line(row: CandidateRow) -> str:
 
 def responsible_lines(report: Report) -> tuple[str, ...]:
     """The layers that had to be spared, and what each costs."""
-    return tuple(
-        f"{listing(row.nodes, most=3)} stays in {row.kept_in}: quantized alone it costs "
-        + " and ".join(
-            part
-            for part in (
-                "" if row.drop is None else f"{row.drop:.4g} of {_metric_name(report)}",
-                "" if row.sqnr_db is None else f"leaves {row.sqnr_db:.1f} dB",
-            )
-            if part
-        )
-        + "."
-        for row in report.responsible
-    )
+    lines = []
+    for row in report.responsible:
+        costs = [] if row.drop is None else [f"costs {row.drop:.4g} of {_metric_name(report)}"]
+        costs += [] if row.sqnr_db is None else [f"leaves {row.sqnr_db:.1f} dB"]
+        names = listing(row.nodes, most=3)
+        lines.append(f"{names} stays in {row.kept_in}: quantized alone it {' and '.join(costs) or 'costs little'}.")
+    return tuple(lines)
 
 
 def metric_words(found: MetricInfo) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,8 @@ import pytest
 import quantool
 from pipeline.bed import SAMPLES, Shell, cnn, images, model, normal, save
 from quantool.pipeline.knapsack import Group, proposals, spare
+from quantool.pipeline.quantize import quantize
+from quantool.requests import QuantizeRequest, QuantizeResult
 from quantool.schema import AnyArray
 
 LAYERS = """
@@ -130,6 +134,36 @@ def test_few_samples_cannot_tell_a_small_drop(ready: Shell) -> None:
     assert (found["metric"]["drop"], found["metric"]["interval"]) == (0.0, [-0.15, 0.15])
     assert not found["metric"]["resolved"]
     assert "unresolved-drop" in {note["code"] for note in found["warnings"]}
+
+
+def test_a_target_in_decibels_spares_by_noise_and_the_gate_is_that_of_the_model_written(shell: Shell) -> None:
+    path = SAMPLES / "digits_mlp.onnx"
+    found = shell(f"tune {path} --min-sqnr 52 --format qdq -o t.onnx --json --report r.md").document
+    assert found["status"] == "done"
+    assert found["responsible"]
+    assert all(row["drop"] is None and row["sqnr_db"] > 40 for row in found["responsible"])
+    (gate,) = found["gates"]
+    assert gate["value"] == found["verification"]["outputs"]["scores"]["sqnr_db"] >= 52
+    assert re.search(r"stays in .*: quantized alone it leaves \d+\.\d dB", Path("r.md").read_text(encoding="utf-8"))
+
+
+def test_a_winner_that_misses_the_target_when_it_is_made_leaves_it_to_the_next(
+    ready: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def failing_once(request: QuantizeRequest) -> QuantizeResult:
+        asked.append(str(request.recipe.format))
+        return quantize(
+            replace(request, recipe=replace(request.recipe, max_size_ratio=0.01 if len(asked) == 1 else None))
+        )
+
+    monkeypatch.setattr(sys.modules["quantool.pipeline.tune"], "quantize", failing_once)
+    ran = ready("tune m.onnx --data d.npz --min-sqnr 20 -o t.onnx --json --keep")
+    assert (ran.code, ran.document["status"], len(asked)) == (0, "done", 2)
+    chosen = [row for row in ran.document["candidates"] if row["name"] == ran.document["chosen"]]
+    assert [row["meets"] for row in chosen] == [True]
+    assert ready.files() == ["d.npz", "e.npz", "m.onnx", "t.onnx", "t.toml"]
 
 
 def test_a_model_that_is_there_is_measured_by_compare(ready: Shell) -> None:
