@@ -31,7 +31,7 @@ from quantool.report.model import LatencyInfo, MetricInfo, OutputInfo, RuntimeIn
 from quantool.requests import QuantizeRequest, QuantizeResult
 from quantool.runtime import Loadable, Thrift
 from quantool.schema import Mode, NodeFact, Parameters, Plan, Reason
-from quantool.verify import Evidence, verdict
+from quantool.verify import Evidence, other_ways, verdict
 from quantool.version import __version__
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def quantize(request: QuantizeRequest) -> QuantizeResult:
     draft = Draft(command="quantize", recipe=request.recipe.to_dict())
     with draft.attached(), draft.memory.watching(request.recipe.memory):
         job = prepare(request, draft)
-        source = _normalize(job, draft)
+        source = normalized(job, draft)
         evidence = gather_evidence(job, source, draft)
         return settled(lambda kept: _attempt(job, source, evidence, kept, draft=draft))
 
@@ -99,7 +99,8 @@ def _attempt(
         return _publish(job, data, pending, draft=draft)
 
 
-def _normalize(job: Job, draft: Draft) -> FloatModel:
+def normalized(job: Job, draft: Draft) -> FloatModel:
+    """The float model of a run, ready to be planned; its notes go to the draft."""
     opset = settings_of(job.recipe, job.target, job.mode).opset
     with paused_collector():
         source = normalized_model(job.loaded, job.samples, opset=opset, recipe=job.recipe)
@@ -183,7 +184,14 @@ def _verify(job: Job, source: FloatModel, plan: Plan, written: _Written, *, draf
         size_ratio=size / job.loaded.source.size_bytes,
         coverage=draft.coverage,
     )
-    draft.verdict = verdict(
+    draft.verdict = _verdict(job, source, plan, written, evaluation, size=size, draft=draft)
+
+
+def _verdict(
+    job: Job, source: FloatModel, plan: Plan, written: _Written, evaluation: Evaluation, *, size: int, draft: Draft
+) -> str:
+    """The sentence, and what else to try or to know. size: of the result, in bytes."""
+    said = verdict(
         Evidence(
             mode=plan.mode,
             float_bytes=job.loaded.source.size_bytes,
@@ -194,15 +202,17 @@ def _verify(job: Job, source: FloatModel, plan: Plan, written: _Written, *, draf
             weights_db=written.weights_db,
             samples=evaluation.samples,
             held_out=draft.data.held_out if draft.data is not None and plan.activations else None,
-            coverage=draft.coverage.macs,
+            coverage=None if draft.coverage is None else draft.coverage.macs,
             float_convolutions=float_convolutions(source.facts, plan),
             elsewhere=None if job.target.runs_here else job.target.name,
         )
     )
-    if job.mode is Mode.AUTO:
-        draft.verdict += " " + WHAT_DATA_ADDS
-    if job.recipe.memory is not None and job.samples is not None:
-        draft.verdict += " " + NOT_TIMED
+    remarks = (
+        other_ways(plan.mode, evaluation.latency) if job.target.runs_here else "",
+        WHAT_DATA_ADDS if job.mode is Mode.AUTO else "",
+        NOT_TIMED if job.recipe.memory is not None and job.samples is not None else "",
+    )
+    return " ".join((said, *filter(None, remarks)))
 
 
 def strictness(job: Job) -> bool | None:

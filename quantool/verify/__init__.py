@@ -8,7 +8,7 @@ from __future__ import annotations
 from quantool.verify.comparison import Comparator, relative_differences, same
 from quantool.verify.execution import INTEGER_OPERATORS, Execution, StandIns, execution, stand_ins
 from quantool.verify.execution_check import check_execution
-from quantool.verify.verdict import Evidence, verdict
+from quantool.verify.verdict import Evidence, other_ways, verdict
 
 __all__ = [
     "INTEGER_OPERATORS",
@@ -18,6 +18,7 @@ __all__ = [
     "StandIns",
     "check_execution",
     "execution",
+    "other_ways",
     "relative_differences",
     "same",
     "stand_ins",

@@ -25,6 +25,13 @@ _SLOWER: Final = "slower than float"
 _ONE_CONVOLUTION: Final = "1 convolution turns its weights"
 
 
+#: what each mode would do in place of another that turned out slower than float
+_OTHER_MODES: Final = {
+    Mode.STATIC: "`--mode dynamic` quantizes MatMul and Gemm alone, `--mode weight-only` saves size alone",
+    Mode.DYNAMIC: "`--mode static` quantizes convolutions too, `--mode weight-only` saves size alone",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What a verdict rests on.
@@ -64,6 +71,13 @@ def verdict(evidence: Evidence) -> str:
     sentence = f"{NOT_WORTH_IT}: {'; '.join(flaws)}; {figures}." if flaws else f"{figures}."
     remarks = (_lost_channel(evidence), _low_coverage(evidence), _untimed(evidence), _elsewhere(evidence))
     return " ".join((sentence[0].upper() + sentence[1:], *(remark for remark in remarks if remark)))
+
+
+def other_ways(mode: Mode, latency: Latency | None) -> str:
+    """What to try where a result is slower than float; "" where it is not, or is wanted for its size."""
+    if latency is None or not _is_slower(latency) or mode not in _OTHER_MODES:
+        return ""
+    return f"{_OTHER_MODES[mode]}; `quantool tune` searches modes and operators by measured time."
 
 
 def _flaws(evidence: Evidence) -> list[str]:

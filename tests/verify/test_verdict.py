@@ -7,7 +7,7 @@ import math
 import pytest
 
 from quantool.schema import Latency, Mode, OutputComparison
-from quantool.verify.verdict import Evidence, verdict
+from quantool.verify.verdict import Evidence, other_ways, verdict
 
 
 def output(
@@ -123,3 +123,18 @@ def test_verdict(change: dict[str, object], sentence: str) -> None:
 def test_sizes_must_be_positive() -> None:
     with pytest.raises(ValueError, match="must be positive"):
         Evidence(mode=Mode.STATIC, float_bytes=0, quantized_bytes=1)
+
+
+@pytest.mark.parametrize(("mode", "named"), [(Mode.STATIC, "dynamic"), (Mode.DYNAMIC, "static")])
+def test_where_a_result_is_slower_other_modes_are_named(mode: Mode, named: str) -> None:
+    said = other_ways(mode, SLOW)
+    assert f"`--mode {named}`" in said
+    assert "`--mode weight-only`" in said
+    assert said.endswith("`quantool tune` searches modes and operators by measured time.")
+
+
+def test_nothing_else_is_named_where_a_result_is_fast_or_wanted_for_its_size() -> None:
+    fast = Latency(float_ms=1.8, quantized_ms=1.0)
+    assert [other_ways(Mode.STATIC, fast), other_ways(Mode.STATIC, None), other_ways(Mode.WEIGHT_ONLY, SLOW)] == [
+        ""
+    ] * 3
