@@ -1,38 +1,32 @@
-"""Choosing by measurement: which ranges, and whether GPTQ, bias correction and smoothing help, on the kept feeds.
+"""Choosing by measurement: ranges, GPTQ, bias correction, smoothing, and what stays in float, on the kept feeds.
 
-A trial is a quantized model run beside the float one. Its score is the mean over samples of noise over signal, in dB,
-of the worst output, so that a sample or an output that is ruined counts more than many that are fine. An output
-behind a Softmax or Sigmoid is scored in front of it, where saturation hides nothing.
+A trial is a quantized model run beside the float one.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
-from types import MappingProxyType
-
-import numpy as np
 
 from calibrators.statistic import Statistic
 from quantool import graph
-from quantool.graph.outputs import with_outputs
-from quantool.ops import Role, op_of
-from quantool.pipeline.build import loadable, quantized_graph
+from quantool.pipeline.candidate import Candidate, InFloat, Planner
 from quantool.pipeline.channels import Group
 from quantool.pipeline.correct import corrections
 from quantool.pipeline.equalize import EQUALIZED, equalized
 from quantool.pipeline.forced import Ruling
+from quantool.pipeline.keep import Keeper
+from quantool.pipeline.noise import is_measurable
 from quantool.pipeline.round_weights import Rounding, rounded, with_codes
+from quantool.pipeline.score import Judge
 from quantool.pipeline.smooth import smoothed
 from quantool.pipeline.source import FloatModel
 from quantool.recipe import Algorithm, Effort, Recipe
 from quantool.report.model import Trial
 from quantool.report.wording import plural
-from quantool.runtime import Thrift, tap
-from quantool.schema import AnyArray, Feed, GraphFacts, NodeFact, Note, Parameters, Plan, Range
+from quantool.runtime import Thrift
+from quantool.schema import Feed, Note, Plan
 from quantool.solve import NO_CORRECTIONS, Corrections, default_calibrator, solve
 from quantool.stats import Stats
 
@@ -40,33 +34,10 @@ from quantool.stats import Stats
 LEAST_GAIN_DB = 1.0
 #: and all multiplications as integers may cost this much, a share of them that share of it
 MOST_LOSS_DB = 3.0
-#: shares of noise beyond these say only "equal" and "ruined"
-SHARE_LIMITS = (1e-10, 1e2)
 #: models larger than this are not tried out: every trial quantizes all weights again
 LARGEST_TRIAL_BYTES = 1_000_000_000
 #: strengths of smoothing that are tried; 0.8 was best on two transformers, 0.5 is the paper's
 SMOOTHING = (0.5, 0.8)
-_SATURATING = frozenset({"Softmax", "LogSoftmax", "Sigmoid"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """One way to quantize the model.
-
-    label: as a report names it; source: the float graph, smoothed or not; stats: its statistics; calibrator: what the
-    ranges come from; allowed: nodes before a Log that are quantized all the same; roundings: node -> how its weight is
-    rounded, where not to nearest.
-    """
-
-    label: str
-    source: FloatModel
-    stats: Mapping[str, Statistic]
-    calibrator: str
-    allowed: frozenset[str]
-    plan: Plan
-    ranges: Mapping[str, Range]
-    parameters: Parameters
-    roundings: Mapping[str, Rounding] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +52,6 @@ class Judges:
     held_out: bool
 
 
-#: (float graph, statistics, calibrator, allowed nodes) -> plan and ranges
-Planner = Callable[[FloatModel, Mapping[str, Statistic], str, frozenset[str]], tuple[Plan, Mapping[str, Range]]]
-
-
 def choose(
     source: FloatModel, stats: Stats, planner: Planner, samples: Judges, *, recipe: Recipe
 ) -> tuple[Candidate, tuple[Trial, ...], Sequence[Note]]:
@@ -92,26 +59,45 @@ def choose(
 
     Without held-out feeds or effort, the first one and nothing.
     """
-    ruling = Ruling.of(source.facts, recipe)
-    maker = _Maker(planner=planner, recipe=recipe, fitting=samples.fitting, known=stats, ruling=ruling)
-    first = maker.first(source, stats.tensors, str(recipe.calibrator or default_calibrator(recipe.activations)))
+    maker, first = _begun(source, stats, planner, samples, recipe)
     too_large = source.loaded.source.size_bytes > LARGEST_TRIAL_BYTES or first.plan.reference
     too_large = too_large or source.normalized.thrift is Thrift.WEIGHTS
     blind = not samples.judging or not samples.held_out
     if blind or recipe.effort is Effort.FAST or too_large or not first.plan.activations:
         return first, (), maker.notes
-    judge = _Judge(source, samples.judging, threads=recipe.threads or 0)
-    scores = {first.label: judge.score(first)}
+    judge = Judge(source, samples.judging, threads=recipe.threads or 0)
+    scores = {first.label: judge.score(first.source, first.plan, first.parameters)}
     best = first
     for proposal in maker.proposals(first):
         candidate = proposal(best)
         if candidate is None:
             continue
-        scores[candidate.label] = judge.score(candidate)
+        scores[candidate.label] = judge.score(candidate.source, candidate.plan, candidate.parameters)
         if scores[candidate.label] >= scores[best.label] + _needed_gain(candidate, best):
             best = candidate
+    asked = recipe.include or recipe.include_op
+    if not asked and is_measurable(best.source, best.plan, memory=recipe.memory):
+        keeper = Keeper(judge=judge, remade=maker.in_float, scores=scores, fixed=maker.ruling.named)
+        best = keeper.best(best, runs=stats.samples)
     trials = tuple(Trial(name=n, score_db=v, chosen=n == best.label) for n, v in scores.items())
     return best, trials, maker.notes
+
+
+def beginning(
+    source: FloatModel, stats: Stats, planner: Planner, samples: Judges, *, recipe: Recipe
+) -> tuple[Candidate, InFloat]:
+    """The candidate that a choice begins with, and what leaves nodes of one in float."""
+    maker, first = _begun(source, stats, planner, samples, recipe)
+    return first, maker.in_float
+
+
+def _begun(
+    source: FloatModel, stats: Stats, planner: Planner, samples: Judges, recipe: Recipe
+) -> tuple[_Maker, Candidate]:
+    ruling = Ruling.of(source.facts, recipe)
+    maker = _Maker(planner=planner, recipe=recipe, fitting=samples.fitting, known=stats, ruling=ruling)
+    calibrator = str(recipe.calibrator or default_calibrator(recipe.activations))
+    return maker, maker.first(source, stats.tensors, calibrator)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +134,7 @@ class _Maker:
         allowed: frozenset[str] = frozenset(),
     ) -> Candidate:
         """Weights rounded to nearest, ranges by a calibrator."""
-        plan, ranges = self.planner(source, stats, calibrator, allowed)
+        plan, ranges = self.planner(source, stats, calibrator, allowed, frozenset())
         spectra = f", {plural(len(allowed), 'node')} before a Log too" if allowed else ""
         candidate = Candidate(
             label=f"{calibrator} ranges{', equalized' if EQUALIZED in source.changed else ''}{spectra}",
@@ -242,6 +228,14 @@ class _Maker:
         )
         return replace(candidate, parameters=with_codes(parameters, candidate.roundings))
 
+    def in_float(self, best: Candidate, nodes: frozenset[str]) -> Candidate:
+        """The same with these nodes in float."""
+        plan, ranges = self.planner(best.source, best.stats, best.calibrator, best.allowed, nodes)
+        standing = {spec.node for spec in plan.weights}
+        shifts = {node: error for node, error in best.parameters.corrections.items() if node in standing}
+        roundings = {node: found for node, found in best.roundings.items() if node in standing}
+        return self.solved(replace(best, plan=plan, ranges=ranges, roundings=roundings), shifts)
+
     def _forced(self, candidate: Candidate) -> Candidate:
         """The same with the rounding and the bias correction that rules want."""
         nodes = self.ruling.forced(Algorithm.GPTQ)
@@ -278,70 +272,3 @@ def spectral_nodes(plan: Plan) -> frozenset[str]:
     """The nodes that a plan keeps in float only because they feed a Log or its kin."""
     kept = (d for d in plan.decisions.values() if d.reason is not None)
     return frozenset(d.node for d in kept if d.reason is not None and d.reason.code == "before-log")
-
-
-class _Judge:
-    """Scores candidates against the float model's tensors, which are computed once."""
-
-    def __init__(self, source: FloatModel, feeds: Sequence[Feed], *, threads: int) -> None:
-        self._feeds = feeds
-        self._threads = threads
-        self._points = scored_tensors(source.facts)
-        stream = tap(source.normalized, feeds, groups=[list(self._points)], with_outputs=with_outputs)
-        self._reference = [arrays for _, arrays in stream]
-
-    def score(self, candidate: Candidate) -> float:
-        """Mean noise over signal of the samples, in dB, of the worst scored tensor."""
-        model = quantized_graph(candidate.source, candidate.plan, candidate.parameters)
-        names = {tensor: _counterpart(model, tensor, reader) for tensor, reader in self._points.items()}
-        source = loadable(model, threads=self._threads, thrift=candidate.source.normalized.thrift)
-        stream = tap(source, self._feeds, groups=[list(dict.fromkeys(names.values()))], with_outputs=with_outputs)
-        shares: dict[str, list[float]] = {tensor: [] for tensor in names}
-        for reference, (_, arrays) in zip(self._reference, stream, strict=True):
-            for tensor, name in names.items():
-                shares[tensor].append(_noise_share(reference[tensor], arrays[name]))
-        worst = max((float(np.mean(found)) for found in shares.values()), default=1.0)
-        return -10.0 * math.log10(worst)
-
-
-def scored_tensors(facts: GraphFacts) -> Mapping[str, str]:
-    """Float tensors that tell how good a result is -> the node that reads each, "" for a graph output itself."""
-    points: dict[str, str] = {}
-    for output in facts.outputs:
-        if facts.tensors[output].is_float:
-            reader = _saturating(facts, output)
-            points[output if reader is None else reader.inputs[0]] = "" if reader is None else reader.name
-    return points
-
-
-def _saturating(facts: GraphFacts, output: str) -> NodeFact | None:
-    """The Softmax or Sigmoid, or the Exp of a Softmax in primitive operators, behind an output; None without one."""
-    node = facts.producer(output)
-    while node is not None and (op_of(node).role is Role.MOVER or node.op_type == "Cast") and not node.scope:
-        node = facts.producer(node.inputs[0])
-    if node is not None and node.op_type == "Div":
-        node = facts.producer(node.inputs[0])
-        return node if node is not None and node.op_type == "Exp" and not node.scope else None
-    return node if node is not None and node.op_type in _SATURATING and not node.scope else None
-
-
-def _counterpart(model: graph.Model, tensor: str, reader: str) -> str:
-    """The tensor that the reader reads in the quantized graph; its own name where it is a graph output."""
-    if not reader:
-        return tensor
-    node = next((n for n in islice(model.ir.graph, None) if n.name == reader), None)
-    value = None if node is None else node.inputs[0]
-    return tensor if value is None or value.name is None else value.name
-
-
-def _noise_share(reference: AnyArray, test: AnyArray) -> float:
-    """Noise over signal, between what is called equal and what is called ruined."""
-    exact = reference.astype(np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):
-        noise = float(np.square(exact - test.astype(np.float64)).sum())
-        signal = float(np.square(exact).sum())
-    least, most = SHARE_LIMITS
-    if noise == 0.0:
-        return least
-    share = noise / signal if signal else most
-    return min(most, max(least, share)) if math.isfinite(share) else most

@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from calibrators.statistic import Statistic
 from quantool import graph
 from quantool.graph.scopes import paused_collector
-from quantool.pipeline.choose import LARGEST_TRIAL_BYTES, Judges, choose, spectral_nodes
+from quantool.pipeline.candidate import Candidate, InFloat
+from quantool.pipeline.choose import LARGEST_TRIAL_BYTES, Judges, beginning, choose, spectral_nodes
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.equalize import not_equalized
 from quantool.pipeline.feeds import data_info, ranges_info
 from quantool.pipeline.forced import Ruling
 from quantool.pipeline.job import Job
+from quantool.pipeline.noise import is_measurable
 from quantool.pipeline.round_weights import MOST_INPUTS
 from quantool.pipeline.rows import coverage, node_rows, tensor_rows
 from quantool.pipeline.source import FloatModel
@@ -27,6 +29,7 @@ from quantool.pipeline.statistics import (
     with_grams,
 )
 from quantool.plan import Findings, examine, make_plan
+from quantool.plan.reasons import reason
 from quantool.recipe import Calibrator, Effort
 from quantool.runtime import Thrift
 from quantool.schema import Feed, Note, Parameters, Plan, Range, Reason
@@ -73,6 +76,9 @@ def decide(
         ruling = Ruling.of(source.facts, job.recipe)
         draft.warnings.extend(ruling.without_effect(source, chosen.source, chosen.parameters))
         source, plan, parameters = chosen.source, chosen.plan, chosen.parameters
+        tried = job.recipe.effort is not Effort.FAST and evidence.judges.held_out
+        if tried and not is_measurable(source, plan, memory=job.recipe.memory):
+            draft.warnings.append(_groups_not_measured())
         draft.recipe = replace(job.resolved, calibrator=Calibrator(chosen.calibrator)).to_dict()
     else:
         plan = _plan(job, source, Findings(keep=kept))
@@ -82,6 +88,11 @@ def decide(
     draft.tensors = tensor_rows(parameters)
     draft.coverage = coverage(source.facts, plan, graph.macs(source.facts))
     return source, plan, parameters
+
+
+def starting_point(job: Job, source: FloatModel, evidence: Calibrated) -> tuple[Candidate, InFloat]:
+    """The candidate that a choice begins with, and what leaves nodes of one in float."""
+    return beginning(source, evidence.stats, _Planner(job, {}), evidence.judges, recipe=job.recipe)
 
 
 def _plan(job: Job, source: FloatModel, findings: Findings) -> Plan:
@@ -96,15 +107,21 @@ class _Planner:
     kept: Mapping[str, Reason]
 
     def __call__(
-        self, source: FloatModel, stats: Mapping[str, Statistic], calibrator: str, allowed: frozenset[str]
+        self,
+        source: FloatModel,
+        stats: Mapping[str, Statistic],
+        calibrator: str,
+        allowed: frozenset[str],
+        lossy: frozenset[str],
     ) -> tuple[Plan, Mapping[str, Range]]:
         facts, recipe = source.facts, self.job.recipe
-        plan = _plan(self.job, source, Findings(keep=self.kept, allow=allowed))
+        kept = {**dict.fromkeys(sorted(lossy), reason("too-lossy")), **self.kept}
+        plan = _plan(self.job, source, Findings(keep=kept, allow=allowed))
         ranges = solve_ranges(plan, facts, stats, recipe, default=calibrator)
         taught = examine(plan, facts, ranges)
         if taught == Findings():
             return plan, ranges
-        findings = Findings(keep={**self.kept, **taught.keep}, unify=taught.unify, allow=allowed)
+        findings = Findings(keep={**kept, **taught.keep}, unify=taught.unify, allow=allowed)
         again = _plan(self.job, source, findings)
         return again, solve_ranges(again, facts, stats, recipe, default=calibrator)
 
@@ -137,6 +154,17 @@ def _stats(job: Job, source: FloatModel, plan: Plan, draft: Draft, *, also: Set[
         fix = "Give --verify-data with samples that did not calibrate, or --effort fast."
         draft.warnings.append(_not_tried("no samples are known to be new to the calibration", "--ranges", fix))
     return given, ()
+
+
+def _groups_not_measured() -> Note:
+    return Note(
+        code="groups-not-measured",
+        what="what each operator's rounding costs was not measured, so that none stays in float for its error: the "
+        "model is too large (for --memory, if that is given) to be held in float and rounded at once, or its types "
+        "are not those of integers",
+        where="the model",
+        fix="Look at the figures of the outputs, and try --exclude on the last operators before one that lost much.",
+    )
 
 
 def _not_tried(why: str, where: str, fix: str) -> Note:

@@ -28,6 +28,11 @@ class Ruling:
         """The nodes at which an algorithm is applied without a trial."""
         return frozenset(node for node, found in self.wanted.items() if algorithm in found)
 
+    @property
+    def named(self) -> frozenset[str]:
+        """The nodes at which some algorithm is applied without a trial."""
+        return frozenset(node for node, found in self.wanted.items() if found)
+
     def is_open(self, node: str) -> bool:
         """Whether samples decide what is applied to a node."""
         return node not in self.wanted

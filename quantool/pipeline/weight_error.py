@@ -21,13 +21,17 @@ def weight_errors(parameters: Parameters, constant: Callable[[str], AnyArray]) -
     return {key: _error(weight, constant(weight.spec.tensor)) for key, weight in distinct.items()}
 
 
-def _error(weight: WeightParams, exact: AnyArray) -> float:
+def rounded_values(weight: WeightParams) -> AnyArray:
+    """What a weight's codes stand for."""
     params = weight.params
-    coarse = dequantize_linear(
+    return dequantize_linear(
         weight.codes(),
         params.scale,
         params.zero_point.astype(np.dtype(params.dtype)),
         axis=0 if params.axis is None else params.axis,
         block_size=params.block_size,
     )
-    return sqnr_db(exact, coarse)
+
+
+def _error(weight: WeightParams, exact: AnyArray) -> float:
+    return sqnr_db(exact, rounded_values(weight))

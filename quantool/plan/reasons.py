@@ -81,6 +81,10 @@ REASONS: Final = MappingProxyType(
             "Its inputs differ in range so much that one scale would destroy the small ones.",
             "Rescale the inputs in the model, or ask for it with --include.",
         ),
+        "too-lossy": (
+            "Measured on the samples: its error costs more than running it as integers saves.",
+            "Ask for it with --include and verify the result.",
+        ),
         "not-fused": (
             "The runtime does not run it as integers in this place, although it has the kernel.",
             "Nothing to do: it was tried, and stays float so that nothing gets slower.",

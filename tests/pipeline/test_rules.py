@@ -147,7 +147,8 @@ def test_forbidden_algorithms_are_not_even_tried(ready: Shell) -> None:
     bound = quantool.quantize("m.onnx", data="d.npz", effort="max", rules=BY_RULES["forbidden"]).report
     assert any("GPTQ" in trial.name for trial in free.trials)
     assert any("bias correction" in trial.name for trial in free.trials)
-    assert [trial.name for trial in bound.trials] == ["mse ranges", "minmax ranges"]
+    tried = [trial.name for trial in bound.trials if "in float" not in trial.name]
+    assert tried == ["mse ranges", "minmax ranges"]
 
 
 def test_what_samples_decide_elsewhere_keeps_what_a_rule_forces(ready: Shell) -> None:
