@@ -19,12 +19,14 @@ from quantool.requests import (
     ModelSource,
     QuantizeRequest,
     QuantizeResult,
+    SensitivityRequest,
     TuneRequest,
     TuneResult,
     shard_of,
 )
 
 if TYPE_CHECKING:
+    from quantool.report.sensitivity import Sensitivity
     from quantool.stats import Stats
 
 T = TypeVar("T")
@@ -185,6 +187,32 @@ def explain(model: ModelSource, target: str | None = None, *, recipe: RecipeSour
 
     chosen = from_options({"target": target, **options}, _recipe(recipe))
     return pipeline.explain(ExplainRequest(model=model, recipe=chosen))
+
+
+def sensitivity(
+    model: ModelSource,
+    data: DataSource | None = None,
+    *,
+    output: str | Path | None = None,
+    recipe: RecipeSource = None,
+    **options: object,
+) -> Sensitivity:
+    """Measure what rounding each operator alone costs at the outputs, in few runs of the model.
+
+    Takes what `quantize` takes. The result's `groups` are ranked, its `exclude` lists the nodes that are better left in
+    float; `output` is where a recipe with them is written.
+    """
+    from quantool import pipeline
+
+    request = SensitivityRequest(
+        model=model,
+        data=data,
+        output=None if output is None else Path(output),
+        force=_flag(options, "force"),
+        reads=_files(model, data, recipe),
+        recipe=from_options(options, _recipe(recipe)),
+    )
+    return pipeline.sensitivity(request)
 
 
 def _reported(command: str, reports: Sequence[Path], work: Callable[[], T]) -> T:

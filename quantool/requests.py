@@ -169,6 +169,19 @@ class ExplainRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SensitivityRequest:
+    """Measure what rounding each operator costs; `output`: where a recipe is written, None writes nothing."""
+
+    model: ModelSource
+    recipe: Recipe
+    data: DataSource | None = None
+    output: Path | None = None
+    force: bool = False
+    reads: tuple[Path, ...] = ()
+    progress: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InspectRequest:
     """Describe a model."""
 

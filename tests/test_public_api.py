@@ -45,6 +45,9 @@ class Pipeline:
     def explain(self, request: object) -> object:
         return self._answer(request)
 
+    def sensitivity(self, request: object) -> object:
+        return self._answer(request)
+
 
 @pytest.fixture
 def pipeline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pipeline:
@@ -60,7 +63,7 @@ def pipeline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pipeline:
 
 
 def test_all_names_what_the_design_promises() -> None:
-    functions = {"quantize", "calibrate", "merge", "compare", "explain", "tune"}
+    functions = {"quantize", "calibrate", "merge", "compare", "explain", "sensitivity", "tune"}
     errors = {
         "QuantoolError", "ModelError", "DataError", "RecipeError", "OptionError", "GateError",
         "NothingQuantizedError", "VerificationError",
@@ -221,6 +224,15 @@ def test_compare_gives_a_report_and_writes_it(pipeline: Pipeline) -> None:
     request = pipeline.request
     assert (request.float_model, request.quantized_model, request.data) == ("f.onnx", "q.onnx", "d.npz")
     assert Path("r.md").exists()
+
+
+def test_sensitivity_asks_with_options_and_says_what_it_reads(pipeline: Pipeline, tmp_path: Path) -> None:
+    (tmp_path / "d.npz").touch()
+    quantool.sensitivity("m.onnx", "d.npz", output="m.toml", force=True, samples=8)
+    request = pipeline.request
+    assert (request.model, request.data, request.output, request.force) == ("m.onnx", "d.npz", Path("m.toml"), True)
+    assert request.recipe == Recipe(samples=8)
+    assert Path("d.npz") in request.reads
 
 
 def test_explain_gives_a_report(pipeline: Pipeline) -> None:

@@ -10,7 +10,19 @@ from typing import Any, Final, cast
 import typer
 from typer.core import TyperCommand
 
-from quantool.cli import calibrate, compare, explain, inspect, merge, quantize, recipe, targets, tensor, tune
+from quantool.cli import (
+    calibrate,
+    compare,
+    explain,
+    inspect,
+    merge,
+    quantize,
+    recipe,
+    sensitivity,
+    targets,
+    tensor,
+    tune,
+)
 from quantool.cli.command import Command, Given
 from quantool.cli.options import RUN, signature
 from quantool.cli.outcome import failure, finish, interrupted
@@ -19,7 +31,7 @@ from quantool.errors import OptionError
 COMMANDS: Final[dict[str, Command]] = {
     command.name: command
     for command in (
-        *(module.COMMAND for module in (quantize, explain, inspect, compare, calibrate, merge)),
+        *(module.COMMAND for module in (quantize, explain, inspect, compare, sensitivity, calibrate, merge)),
         *recipe.COMMANDS,
         *(module.COMMAND for module in (tune, targets, tensor)),
     )

@@ -57,7 +57,7 @@ def _tell(line: str) -> None:
 
 COMMAND = Command(
     name="tune",
-    help="Search for the recipe that meets a target, and write its model.",
+    help="Search for the recipe that meets a target; write its model.",
     example="quantool tune model.onnx --data calib.npz --eval eval.npz --metric top1 --max-drop 0.005",
     arguments=("model",),
     options=(

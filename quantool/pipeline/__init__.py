@@ -9,6 +9,7 @@ from quantool.pipeline.inspect import inspect, inspect_stats
 from quantool.pipeline.merge import merge
 from quantool.pipeline.quantize import quantize
 from quantool.pipeline.recipes import check_recipe, export_recipe, show_recipe
+from quantool.pipeline.sensitivity import sensitivity
 from quantool.pipeline.tensor import tensor
 from quantool.pipeline.tune import tune
 
@@ -22,6 +23,7 @@ __all__ = [
     "inspect_stats",
     "merge",
     "quantize",
+    "sensitivity",
     "show_recipe",
     "tensor",
     "tune",

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from quantool.report.model import Failure, NodeRow, Report, Status
+from quantool.report.sensitivity import SENSITIVITY_HEADER, Sensitivity, sensitivity_facts, sensitivity_rows
 from quantool.report.statistics import StatsInspection, statistics_facts, statistics_lines
 from quantool.report.summary import (
     GATE_HEADER,
@@ -104,6 +105,20 @@ class Screen:
         self._console.print()
         for line in statistics_lines(found):
             self._console.print(Text(line), soft_wrap=True)
+
+    def sensitivity(self, found: Sensitivity, *, top: int) -> None:
+        """What rounding costs, the worst groups first, and what to leave in float."""
+        self._say(found.verdict, style="bold yellow" if found.exclude else "bold green")
+        self._console.print()
+        self._facts(sensitivity_facts(found))
+        self._table(SENSITIVITY_HEADER, sensitivity_rows(found.groups[:top]))
+        if len(found.groups) > top:
+            self._say(f"and {plural(len(found.groups) - top, 'group')} more: see --top or --json")
+        if found.exclude:
+            self._console.print()
+            self._console.print(Text(visible(found.recipe.rstrip())), soft_wrap=True)
+        for note in found.warnings:
+            self._say(f"warning: {visible(note.what)}", style="bold yellow")
 
     def tensor(self, found: TensorResult) -> None:
         """What a formula made of an array."""

@@ -9,7 +9,8 @@ from typing import Any
 from report.examples import report
 
 from quantool.recipe import from_options
-from quantool.report.model import ModelInfo, OutputInfo, Report
+from quantool.report.model import DataInfo, ModelInfo, OutputInfo, Report
+from quantool.report.sensitivity import GroupNoise, Sensitivity
 from quantool.requests import Inspection, RecipeView, TensorInfo, TensorResult
 
 INSPECTION = Inspection(
@@ -23,6 +24,22 @@ INSPECTION = Inspection(
     quantizable_share=0.5,
     data_beside="m.calib.npz",
 )
+
+SENSITIVITY = Sensitivity(
+    model=ModelInfo(path="m.onnx"),
+    data=DataInfo(source="d.npz", samples=24, held_out=True),
+    score_db=20.0,
+    kept_score_db=35.0,
+    exclude=("a",),
+    runs=12,
+    groups=tuple(
+        GroupNoise(
+            name=name, operators=("Conv",), nodes=(name,), sqnr_db=20.0, noise_share=0.5, macs_share=0.5,
+            kept=name == "a",
+        )
+        for name in "ab"
+    ),
+)  # fmt: skip
 
 TENSOR = TensorResult(
     formula="onnx",
@@ -96,6 +113,10 @@ class FakePipeline(ModuleType):
     def export_recipe(self, request: Any) -> OutputInfo:
         self._answer(request, "recipe export")
         return OutputInfo(path=str(request.output), sha256="0", size_bytes=1)
+
+    def sensitivity(self, request: object) -> Sensitivity:
+        self._answer(request, "sensitivity")
+        return SENSITIVITY
 
     def tensor(self, request: object) -> TensorResult:
         self._answer(request, "tensor")

@@ -24,6 +24,7 @@ CALLS = {
     "explain": ["explain", "m.onnx"],
     "inspect": ["inspect", "m.onnx"],
     "compare": ["compare", "m.onnx", "q.onnx"],
+    "sensitivity": ["sensitivity", "m.onnx", "--data", "d.npz"],
     "calibrate": ["calibrate", "m.onnx", "-o", "m.qcal"],
     "merge": ["merge", "a.qcal", "b.qcal", "-o", "m.qcal"],
     "recipe show": ["recipe", "show"],
@@ -187,6 +188,15 @@ def test_inspect_gives_what_the_model_is(capsys: pytest.CaptureFixture[str]) -> 
     found = document(capsys)
     assert found["inputs"] == [{"name": "x", "dtype": "float32", "shape": ["N", 3]}]
     assert (found["operators"], found["data_beside"]) == ({"Conv": 2}, "m.calib.npz")
+
+
+def test_sensitivity_asks_and_gives_every_group(pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("sensitivity m.onnx --data d.npz -o m.toml --force --samples 9 --top 1 --json") == 0
+    asked = pipeline.asked[-1]
+    assert (asked.data, asked.output, asked.force, asked.recipe.samples) == ("d.npz", Path("m.toml"), True, 9)
+    found = document(capsys)
+    assert [group["name"] for group in found["groups"]] == ["a", "b"]
+    assert (found["exclude"], found["recipe"]) == (["a"], 'exclude = ["a"]\n')
 
 
 def test_reports_are_written_beside_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
