@@ -25,7 +25,7 @@ from quantool.stats import Stats
 Float32 = npt.NDArray[np.float32]
 
 # Rows with more elements than this are sampled.
-SAMPLED_ABOVE = 16 * 1024
+SAMPLED_ABOVE = 64 * 1024
 # Of every PERIOD positions the first RUN count. Runs are read at memory speed, and the period is a prime, so that
 # it drifts across channels and image rows instead of meeting the same ones again.
 PERIOD, RUN = 487, 61
