@@ -34,7 +34,8 @@ class _Values:
         """Judge a sample by its shape and some of its elements."""
         if not self.pixels:
             return
-        channels, values = _channels(shape), some.astype(np.float32)
+        with np.errstate(over="ignore"):  # a float64 beyond float32
+            channels, values = _channels(shape), some.astype(np.float32)
         low, high = values.min(), values.max()
         self.pixels = channels > 0 and bool(low >= 0) and bool(high <= _WHITE)
         self.peak = max(self.peak, float(high))

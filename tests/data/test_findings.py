@@ -192,3 +192,9 @@ def test_memory_does_not_grow_with_samples():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2 * feeds[0]["x"].nbytes
+
+
+def test_a_float64_beyond_float32_warns_of_nothing():
+    wide = InputSpec(name="x", dtype="float64", shape=("N", 3, 16, 16))
+    feeds = [{"x": np.full((1, 3, 16, 16), 1e300) * (1 + image)} for image in noise(40, 1, 3, 16, 16)]
+    assert "unscaled-values" not in codes(feeds, wide)
