@@ -8,7 +8,7 @@ from typing import Final
 
 from quantool.algorithms.layer_input import LayerInput, layer_input
 from quantool.collect import CollectRequest, collect
-from quantool.data.held_out import content_hash
+from quantool.data.held_out import short_hash
 from quantool.graph import graph_identity, model_identity
 from quantool.graph.outputs import with_outputs
 from quantool.pipeline.feeds import Samples
@@ -78,7 +78,7 @@ class Digests:
     def watch(self, feeds: Iterable[Feed]) -> Iterator[Feed]:
         """Pass feeds on."""
         for feed in feeds:
-            self._found.append(_digest(feed))
+            self._found.append(short_hash(feed))
             yield feed
 
 
@@ -135,11 +135,7 @@ def new_to(stats: Stats, feeds: Sequence[Feed]) -> bool | None:
     """Whether none of the feeds is among those that calibrated; None where a file does not tell, or without any."""
     if not stats.feeds or not feeds:
         return None
-    return {_digest(feed) for feed in feeds}.isdisjoint(stats.feeds)
-
-
-def _digest(feed: Feed) -> int:
-    return int(content_hash(feed)[:16], 16)
+    return {short_hash(feed) for feed in feeds}.isdisjoint(stats.feeds)
 
 
 def batched_tensors(facts: GraphFacts) -> frozenset[str]:
