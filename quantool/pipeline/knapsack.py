@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from quantool import graph
+from quantool.pipeline.units import fusion_groups
 from quantool.schema import GraphFacts, Plan
 
 #: groups that are measured, one model each
@@ -27,21 +28,14 @@ class Group:
 
 
 def groups_of(facts: GraphFacts, plan: Plan) -> tuple[Group, ...]:
-    """The quantized operators of a plan with what they absorb, in order; neighbours together where they are many."""
+    """The fusion groups of a plan in the main graph, in order; neighbours together where they are many."""
     macs = graph.macs(facts)
-    members: dict[str, list[str]] = {}
-    for node in facts.nodes:
-        decision = plan.decisions[node.name]
-        if decision.quantized and not node.scope:
-            members.setdefault(decision.into or node.name, []).append(node.name)
-    hosts = list(members)
-    size = -(-len(hosts) // MOST_GROUPS)
-    chunks = [hosts[start : start + size] for start in range(0, len(hosts), max(size, 1))]
-    found = []
-    for chunk in chunks:
-        nodes = [name for host in chunk for name in sorted(members[host], key=lambda name: (name != host, name))]
-        found.append(Group(nodes=tuple(nodes), macs=sum(macs.get(name, 0) for name in nodes)))
-    return tuple(found)
+    quantized = {name for name, decision in plan.decisions.items() if decision.quantized}
+    inside = {node.name for node in facts.nodes if not node.scope} & quantized
+    units = [nodes for unit in fusion_groups(facts, plan) if (nodes := [n for n in unit.nodes if n in inside])]
+    size = max(1, -(-len(units) // MOST_GROUPS))
+    chunks = [[name for unit in units[i : i + size] for name in unit] for i in range(0, len(units), size)]
+    return tuple(Group(nodes=tuple(nodes), macs=sum(macs.get(name, 0) for name in nodes)) for nodes in chunks)
 
 
 def spare(errors: Sequence[float], savings: Sequence[int], budget: float) -> frozenset[int]:
