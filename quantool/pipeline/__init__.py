@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from quantool.pipeline.calibrate import calibrate
+from quantool.pipeline.calibration.calibrate import calibrate
+from quantool.pipeline.calibration.merge import merge
 from quantool.pipeline.compare import compare
 from quantool.pipeline.explain import explain
 from quantool.pipeline.inspect import inspect, inspect_stats
-from quantool.pipeline.merge import merge
 from quantool.pipeline.quantize import quantize
-from quantool.pipeline.recipes import check_recipe, export_recipe, show_recipe
-from quantool.pipeline.sensitivity import sensitivity
-from quantool.pipeline.tensor import tensor
-from quantool.pipeline.tune import tune
+from quantool.pipeline.tensors.tensor import tensor
+from quantool.pipeline.tuning.recipes import check_recipe, export_recipe, show_recipe
+from quantool.pipeline.tuning.sensitivity import sensitivity
+from quantool.pipeline.tuning.tune import tune
 
 __all__ = [
     "calibrate",

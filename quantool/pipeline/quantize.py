@@ -13,7 +13,7 @@ from quantool.graph.save import Pending, check, model_proto, write_temporary
 from quantool.graph.scopes import paused_collector
 from quantool.metrics import find
 from quantool.pipeline.build import quantized_graph
-from quantool.pipeline.decide import Calibrated, decide, gather_evidence
+from quantool.pipeline.choice.decide import Calibrated, decide, gather_evidence
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.job import Job, prepare
 from quantool.pipeline.judge import Evaluation, evaluate, judge_gates, load_quantized, unresolved

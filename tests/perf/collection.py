@@ -25,8 +25,8 @@ import quantool
 from quantool import targets
 from quantool.collect import CollectRequest, collect
 from quantool.graph.outputs import with_outputs
+from quantool.pipeline.calibration.statistics import collect_request, file_request, wanted_by
 from quantool.pipeline.source import FloatModel, normalized_model, read_float
-from quantool.pipeline.statistics import collect_request, file_request, wanted_by
 from quantool.plan import make_plan
 from quantool.recipe import Recipe
 from quantool.runtime import Session

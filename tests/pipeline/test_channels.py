@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.bed import model, normal
 from quantool import graph
-from quantool.pipeline.channels import Group, Layout, scalable_groups
+from quantool.pipeline.choice.channels import Group, Layout, scalable_groups
 
 CONSTANTS = {
     "w": normal(4, 3, 3, 3), "v": normal(5, 4, 1, 1), "d": normal(4, 1, 3, 3), "m": normal(100, 2), "b": normal(4),

@@ -10,8 +10,8 @@ from onnx import numpy_helper
 import quantool
 from pipeline.bed import SAMPLES
 from quantool import graph
+from quantool.pipeline.choice.score import scored_tensors
 from quantool.pipeline.hardest import MOST, Hardest
-from quantool.pipeline.score import scored_tensors
 
 HEADER = '<ir_version: 8, opset_import: ["" : 13]> agraph '
 

@@ -18,7 +18,7 @@ import pytest
 
 import pipeline.bed as bed
 from pipeline.bed import Shell
-from quantool.pipeline import cluster, shards
+from quantool.pipeline.calibration import cluster, shards
 
 #: feeds that take their time, and note which worker made them
 FEEDS = """

@@ -195,7 +195,7 @@ def test_an_unexpected_exception_is_told_in_the_same_form(ready: Shell, monkeypa
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("surprise")
 
-    monkeypatch.setattr(import_module("quantool.pipeline.decide"), "coverage", broken)
+    monkeypatch.setattr(import_module("quantool.pipeline.choice.decide"), "coverage", broken)
     ran = ready(f"{DATA} --report r.json")
     found = ran.document
     assert (ran.code, found["exit_code"], found["status"], set(found)) == (3, 3, "failed", KEYS)

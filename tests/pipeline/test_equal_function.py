@@ -12,7 +12,7 @@ from calibrators.registry import STATISTICS
 from pipeline.bed import model, normal
 from quantool import graph, targets
 from quantool.graph.normalize import normalize
-from quantool.pipeline.equalize import EQUALIZED, equalized
+from quantool.pipeline.choice.equalize import EQUALIZED, equalized
 from quantool.pipeline.source import FloatModel, finished, given_loadable, run_all
 from quantool.plan import make_plan
 from quantool.recipe import from_options

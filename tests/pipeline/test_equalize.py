@@ -12,7 +12,7 @@ import pytest
 import quantool
 from pipeline.bed import SAMPLES, Shell, model, normal, save
 from pipeline.rescaled import accuracy, rescaled, with_relu
-from quantool.pipeline import equalize
+from quantool.pipeline.choice import equalize
 from quantool.schema import AnyArray
 
 #: what equalization may cost, and what is left without it, in points of accuracy

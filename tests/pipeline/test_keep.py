@@ -10,7 +10,7 @@ import pytest
 
 import quantool
 from pipeline.bed import model, normal
-from quantool.pipeline import noise
+from quantool.pipeline.choice import noise
 from quantool.report.model import Report
 from quantool.schema import AnyArray
 

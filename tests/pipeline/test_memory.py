@@ -15,8 +15,8 @@ import pytest
 import quantool
 from pipeline.bed import Shell, model, normal, save
 from quantool.errors import DataError, OptionError
+from quantool.pipeline.calibration.moments import refuse_read_once
 from quantool.pipeline.memory import passes
-from quantool.pipeline.moments import refuse_read_once
 
 #: a sample makes 12 activations of 512 KiB; those of 128 samples together would take 800 MB
 TEXT = "(float[N,3,64,64] x) => (float[N,32] y) {{ {layers} p = GlobalAveragePool(a{last}) y = Flatten(p) }}"

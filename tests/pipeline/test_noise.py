@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from quantool.pipeline.noise import Noise, largest_shares
+from quantool.pipeline.choice.noise import Noise, largest_shares
 
 
 class Known:

@@ -269,7 +269,7 @@ from quantool.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
 POINTS = {
-    "calibrating": "quantool.pipeline.decide:gather",
+    "calibrating": "quantool.pipeline.choice.decide:gather",
     "rewriting": "quantool.pipeline.quantize:quantized_graph",
     "verifying": "quantool.pipeline.quantize:evaluate",
     "publishing": "quantool.graph.save:Pending.commit",

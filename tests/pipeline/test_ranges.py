@@ -37,7 +37,7 @@ class Counter:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.runs = 0
-        for name in ("statistics", "source", "shards"):
+        for name in ("calibration.statistics", "source", "calibration.shards"):
             module = import_module(f"quantool.pipeline.{name}")
             monkeypatch.setattr(module, "tap", self._counted(module.tap))
 

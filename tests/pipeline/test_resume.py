@@ -19,11 +19,11 @@ import quantool
 from pipeline.bed import Shell, cnn, images
 from pipeline.test_ranges import Counter
 from quantool.errors import DataError, OptionError
-from quantool.pipeline import checkpoint
+from quantool.pipeline.calibration import checkpoint
 
 #: the command line, with a checkpoint after every sample
 PROGRAM = (
-    "import sys; from quantool.pipeline import checkpoint; checkpoint.INTERVAL_SECONDS = 0.0; "
+    "import sys; from quantool.pipeline.calibration import checkpoint; checkpoint.INTERVAL_SECONDS = 0.0; "
     "checkpoint.LARGEST_SHARE = 1e9; from quantool.__main__ import main; sys.exit(main(sys.argv[1:]))"
 )
 #: feeds that stop after ten, as if they took for ever, while the file `slow` exists

@@ -15,7 +15,7 @@ import pytest
 
 import quantool
 from pipeline.bed import SAMPLES, Shell, cnn, images, model, normal, save
-from quantool.pipeline.knapsack import Group, proposals, spare
+from quantool.pipeline.choice.knapsack import Group, proposals, spare
 from quantool.pipeline.quantize import quantize
 from quantool.requests import QuantizeRequest, QuantizeResult
 from quantool.schema import AnyArray
@@ -158,7 +158,7 @@ def test_a_winner_that_misses_the_target_when_it_is_made_leaves_it_to_the_next(
             replace(request, recipe=replace(request.recipe, max_size_ratio=0.01 if len(asked) == 1 else None))
         )
 
-    monkeypatch.setattr(sys.modules["quantool.pipeline.tune"], "quantize", failing_once)
+    monkeypatch.setattr(sys.modules["quantool.pipeline.tuning.tune"], "quantize", failing_once)
     ran = ready("tune m.onnx --data d.npz --min-sqnr 20 -o t.onnx --json --keep")
     assert (ran.code, ran.document["status"], len(asked)) == (0, "done", 2)
     chosen = [row for row in ran.document["candidates"] if row["name"] == ran.document["chosen"]]

@@ -14,8 +14,8 @@ import pytest
 
 import quantool
 from pipeline.bed import Shell, images
-from quantool.pipeline import gathering, spread, workers
-from quantool.pipeline.workers import threads_each
+from quantool.pipeline.calibration import gathering, spread, workers
+from quantool.pipeline.calibration.workers import threads_each
 
 #: feeds that note who made them; `once` lets the first worker that takes it die, `always` every one, `slow` waits
 FEEDS = """

@@ -9,16 +9,16 @@ from dataclasses import replace
 from quantool.errors import DataError, NothingQuantizedError, OptionError
 from quantool.graph.destination import refuse_overwrite
 from quantool.graph.temporary import publish
-from quantool.pipeline.candidate import Candidate
-from quantool.pipeline.decide import Calibrated, gather_evidence, starting_point
+from quantool.pipeline.choice.candidate import Candidate
+from quantool.pipeline.choice.decide import Calibrated, gather_evidence, starting_point
+from quantool.pipeline.choice.keep import Keeper, group_macs
+from quantool.pipeline.choice.noise import Noise, is_measurable
+from quantool.pipeline.choice.score import Judge
+from quantool.pipeline.choice.units import fusion_groups
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.job import Job, prepare
-from quantool.pipeline.keep import Keeper, group_macs
-from quantool.pipeline.noise import Noise, is_measurable
 from quantool.pipeline.quantize import normalized
-from quantool.pipeline.score import Judge
 from quantool.pipeline.source import FloatModel
-from quantool.pipeline.units import fusion_groups
 from quantool.report.model import OutputInfo
 from quantool.report.sensitivity import GroupNoise, Sensitivity
 from quantool.requests import QuantizeRequest, SensitivityRequest

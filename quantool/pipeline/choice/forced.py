@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from quantool.pipeline.channels import Group
+from quantool.pipeline.choice.channels import Group
 from quantool.pipeline.source import FloatModel
 from quantool.plan import algorithms_of
 from quantool.recipe import Algorithm, Recipe

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from quantool import graph
-from quantool.pipeline.units import fusion_groups
+from quantool.pipeline.choice.units import fusion_groups
 from quantool.schema import GraphFacts, Plan
 
 #: groups that are measured, one model each

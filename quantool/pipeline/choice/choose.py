@@ -11,16 +11,16 @@ from functools import partial
 
 from calibrators.statistic import Statistic
 from quantool import graph
-from quantool.pipeline.candidate import Candidate, InFloat, Planner
-from quantool.pipeline.channels import Group
-from quantool.pipeline.correct import corrections
-from quantool.pipeline.equalize import EQUALIZED, equalized
-from quantool.pipeline.forced import Ruling
-from quantool.pipeline.keep import Keeper
-from quantool.pipeline.noise import is_measurable
-from quantool.pipeline.round_weights import Rounding, rounded, with_codes
-from quantool.pipeline.score import Judge
-from quantool.pipeline.smooth import smoothed
+from quantool.pipeline.choice.candidate import Candidate, InFloat, Planner
+from quantool.pipeline.choice.channels import Group
+from quantool.pipeline.choice.correct import corrections
+from quantool.pipeline.choice.equalize import EQUALIZED, equalized
+from quantool.pipeline.choice.forced import Ruling
+from quantool.pipeline.choice.keep import Keeper
+from quantool.pipeline.choice.noise import is_measurable
+from quantool.pipeline.choice.round_weights import Rounding, rounded, with_codes
+from quantool.pipeline.choice.score import Judge
+from quantool.pipeline.choice.smooth import smoothed
 from quantool.pipeline.source import FloatModel
 from quantool.recipe import Algorithm, Effort, Recipe
 from quantool.report.model import Trial

@@ -14,14 +14,14 @@ from quantool.errors import GateError, OptionError, QuantoolError
 from quantool.graph.destination import refuse_overwrite
 from quantool.graph.temporary import publish
 from quantool.metrics import find
-from quantool.pipeline.bench import Bench, calibrated
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.feeds import Judging, data_options, input_specs
 from quantool.pipeline.job import Job, prepare
 from quantool.pipeline.judge import worst_sqnr
-from quantool.pipeline.ladder import first_recipe
 from quantool.pipeline.quantize import quantize, raise_failed_gates
-from quantool.pipeline.search import Search, Tried
+from quantool.pipeline.tuning.bench import Bench, calibrated
+from quantool.pipeline.tuning.ladder import first_recipe
+from quantool.pipeline.tuning.search import Search, Tried
 from quantool.recipe import Recipe, to_toml
 from quantool.report.model import CandidateRow, LatencyInfo, MetricInfo, Report
 from quantool.report.tune import candidate_line, with_pareto

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from quantool.errors import DataError, ModelError, OptionError
-from quantool.pipeline.shards import Job, Shard, run_shard, versions
-from quantool.pipeline.spread import ProcessesLostError
+from quantool.pipeline.calibration.shards import Job, Shard, run_shard, versions
+from quantool.pipeline.calibration.spread import ProcessesLostError
 
 #: seconds to wait for the scheduler, and for its first worker
 PATIENCE: Final = 30

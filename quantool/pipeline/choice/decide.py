@@ -8,18 +8,7 @@ from dataclasses import dataclass, replace
 from calibrators.statistic import Statistic
 from quantool import graph
 from quantool.graph.scopes import paused_collector
-from quantool.pipeline.candidate import Candidate, InFloat
-from quantool.pipeline.choose import LARGEST_TRIAL_BYTES, Judges, beginning, choose, spectral_nodes
-from quantool.pipeline.draft import Draft
-from quantool.pipeline.equalize import not_equalized
-from quantool.pipeline.feeds import data_info, ranges_info
-from quantool.pipeline.forced import Ruling
-from quantool.pipeline.job import Job
-from quantool.pipeline.noise import is_measurable
-from quantool.pipeline.round_weights import MOST_INPUTS
-from quantool.pipeline.rows import coverage, node_rows, tensor_rows
-from quantool.pipeline.source import FloatModel
-from quantool.pipeline.statistics import (
+from quantool.pipeline.calibration.statistics import (
     collect_request,
     gather,
     new_to,
@@ -28,6 +17,17 @@ from quantool.pipeline.statistics import (
     wanted_by,
     with_grams,
 )
+from quantool.pipeline.choice.candidate import Candidate, InFloat
+from quantool.pipeline.choice.choose import LARGEST_TRIAL_BYTES, Judges, beginning, choose, spectral_nodes
+from quantool.pipeline.choice.equalize import not_equalized
+from quantool.pipeline.choice.forced import Ruling
+from quantool.pipeline.choice.noise import is_measurable
+from quantool.pipeline.choice.round_weights import MOST_INPUTS
+from quantool.pipeline.draft import Draft
+from quantool.pipeline.feeds import data_info, ranges_info
+from quantool.pipeline.job import Job
+from quantool.pipeline.rows import coverage, node_rows, tensor_rows
+from quantool.pipeline.source import FloatModel
 from quantool.plan import Findings, examine, make_plan
 from quantool.plan.reasons import reason
 from quantool.recipe import Calibrator, Effort

@@ -11,17 +11,17 @@ from quantool.collect import CollectRequest
 from quantool.errors import DataError, NothingQuantizedError, OptionError
 from quantool.graph import Loaded
 from quantool.graph.destination import refuse_overwrite
-from quantool.pipeline.checkpoint import Checkpoint
+from quantool.pipeline.calibration.checkpoint import Checkpoint
+from quantool.pipeline.calibration.gathering import Gathered, gathered, origin_of, refuse_undividable
+from quantool.pipeline.calibration.merge import written
+from quantool.pipeline.calibration.moments import divided, joined, on_disk, refuse_read_once
+from quantool.pipeline.calibration.statistics import file_request, taps_of, wanted_by
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.feeds import Samples, open_samples
-from quantool.pipeline.gathering import Gathered, gathered, origin_of, refuse_undividable
-from quantool.pipeline.merge import written
-from quantool.pipeline.moments import divided, joined, on_disk, refuse_read_once
 from quantool.pipeline.refusals import refuse_unmeasured
 from quantool.pipeline.resolved import settings_of
 from quantool.pipeline.rows import node_rows
 from quantool.pipeline.source import FloatModel, model_info, normalized_model, read_float, source_files
-from quantool.pipeline.statistics import file_request, taps_of, wanted_by
 from quantool.plan import make_plan
 from quantool.recipe import Formula, Recipe
 from quantool.report.model import DataInfo

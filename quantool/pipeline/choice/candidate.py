@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from calibrators.statistic import Statistic
-from quantool.pipeline.round_weights import Rounding
+from quantool.pipeline.choice.round_weights import Rounding
 from quantool.pipeline.source import FloatModel
 from quantool.schema import Parameters, Plan, Range
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from quantool.graph.outputs import with_outputs
 from quantool.graph.switches import RoundedConstant, RoundedTensor, with_switches
-from quantool.pipeline.score import Scored
+from quantool.pipeline.choice.score import Scored
+from quantool.pipeline.choice.units import FusionGroup, integer_readers
 from quantool.pipeline.source import FloatModel
-from quantool.pipeline.units import FusionGroup, integer_readers
 from quantool.pipeline.weight_error import rounded_values
 from quantool.runtime import Session
 from quantool.schema import AnyArray, Feed, Parameters, Plan

@@ -26,7 +26,7 @@ from quantool.kernels import (
 from quantool.kernels.directml import FEATURE_LEVELS
 from quantool.kernels.dtypes import Array
 from quantool.kernels.tensorflow_types import quantized_type
-from quantool.pipeline.tensor_parameters import FLOAT32, Solved, Task, own_bounds, solve_parameters, spread
+from quantool.pipeline.tensors.tensor_parameters import FLOAT32, Solved, Task, own_bounds, solve_parameters, spread
 
 DEFAULT_OPSET: Final = 23
 #: float16 and bfloat16 tensors

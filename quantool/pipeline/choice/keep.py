@@ -14,11 +14,11 @@ import numpy as np
 
 from quantool import graph
 from quantool.graph.outputs import with_outputs
-from quantool.pipeline.candidate import Candidate, InFloat
-from quantool.pipeline.noise import Noise, largest_shares
-from quantool.pipeline.score import Judge
+from quantool.pipeline.choice.candidate import Candidate, InFloat
+from quantool.pipeline.choice.noise import Noise, largest_shares
+from quantool.pipeline.choice.score import Judge
+from quantool.pipeline.choice.units import FusionGroup, fusion_groups
 from quantool.pipeline.source import FloatModel
-from quantool.pipeline.units import FusionGroup, fusion_groups
 from quantool.plan.reasons import reason
 from quantool.report.wording import percent
 from quantool.runtime import tap

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from quantool.errors import QuantoolError
-from quantool.pipeline.shards import Job, Shard
+from quantool.pipeline.calibration.shards import Job, Shard
 from quantool.report.wording import plural
 from quantool.stats import Stats
 

@@ -15,8 +15,8 @@ from multiprocessing.process import BaseProcess, parent_process
 from pathlib import Path
 
 from quantool.errors import QuantoolError
-from quantool.pipeline.shards import Job, Shard, run_shard
-from quantool.pipeline.spread import RESTARTS, lost
+from quantool.pipeline.calibration.shards import Job, Shard, run_shard
+from quantool.pipeline.calibration.spread import RESTARTS, lost
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from quantool.data.function import names_callable
 from quantool.data.source import RANDOM
 from quantool.errors import QuantoolError
 from quantool.graph.outputs import with_outputs
-from quantool.pipeline.statistics import Digests
+from quantool.pipeline.calibration.statistics import Digests
 from quantool.runtime import Loadable, Thrift, return_freed_blocks, runtime_version, tap
 from quantool.schema import Feed
 from quantool.stats import Stats

@@ -12,15 +12,15 @@ from typing import Final
 
 from quantool.collect import CollectRequest
 from quantool.errors import DataError, OptionError
-from quantool.pipeline.checkpoint import Checkpoint, Counted
-from quantool.pipeline.cluster import Cluster
+from quantool.pipeline.calibration.checkpoint import Checkpoint, Counted
+from quantool.pipeline.calibration.cluster import Cluster
+from quantool.pipeline.calibration.shards import Job, Pass, is_callable, numbering, portable, shard_feeds, versions
+from quantool.pipeline.calibration.spread import Runner, spread
+from quantool.pipeline.calibration.statistics import Digests
+from quantool.pipeline.calibration.workers import LocalWorkers, threads_each
 from quantool.pipeline.feeds import Samples, data_options, input_specs
 from quantool.pipeline.memory import Taps
-from quantool.pipeline.shards import Job, Pass, is_callable, numbering, portable, shard_feeds, versions
 from quantool.pipeline.source import FloatModel
-from quantool.pipeline.spread import Runner, spread
-from quantool.pipeline.statistics import Digests
-from quantool.pipeline.workers import LocalWorkers, threads_each
 from quantool.recipe import option_flag
 from quantool.requests import CalibrateRequest
 from quantool.runtime import watched

@@ -20,8 +20,8 @@ from quantool.graph.destination import refuse_overwrite, unwritable
 from quantool.graph.temporary import TemporaryFile
 from quantool.kernels.dtypes import Array
 from quantool.kernels.metrics import sqnr_db
-from quantool.pipeline.tensor_forms import FORMS, Coded, Form
-from quantool.pipeline.tensor_parameters import Solved, Task, spread
+from quantool.pipeline.tensors.tensor_forms import FORMS, Coded, Form
+from quantool.pipeline.tensors.tensor_parameters import Solved, Task, spread
 from quantool.report.model import OutputInfo
 from quantool.requests import TensorParameter, TensorRequest, TensorResult
 from quantool.schema import Note

@@ -26,9 +26,9 @@ from quantool.edits import AddInitializer, Edit, SetInput
 from quantool.graph.allocator import NameAllocator
 from quantool.graph.edit import apply
 from quantool.graph.outputs import with_outputs
-from quantool.pipeline.channels import Group, Layout, scalable_groups
+from quantool.pipeline.calibration.statistics import collect_request
+from quantool.pipeline.choice.channels import Group, Layout, scalable_groups
 from quantool.pipeline.source import SAME_FLOAT, FloatModel, finished, run_all
-from quantool.pipeline.statistics import collect_request
 from quantool.recipe import Recipe
 from quantool.runtime import tap
 from quantool.schema import AnyArray, Feed, NodeFact, Note, Plan

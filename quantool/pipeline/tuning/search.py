@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 
 from quantool import graph
 from quantool.errors import DataError, QuantoolError
-from quantool.pipeline.bench import Bench, Figures
+from quantool.pipeline.choice.knapsack import Group, groups_of, proposals
 from quantool.pipeline.judge import worst_sqnr
-from quantool.pipeline.knapsack import Group, groups_of, proposals
-from quantool.pipeline.ladder import (
+from quantool.pipeline.tuning.bench import Bench, Figures
+from quantool.pipeline.tuning.ladder import (
     Step,
     at_run_time,
     fewer_operators,

@@ -11,7 +11,8 @@ from quantool.errors import OptionError
 from quantool.graph.save import model_proto
 from quantool.metrics import Metric
 from quantool.pipeline.build import quantized_graph
-from quantool.pipeline.decide import Calibrated, decide, gather_evidence
+from quantool.pipeline.calibration.statistics import wanted_by
+from quantool.pipeline.choice.decide import Calibrated, decide, gather_evidence
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.feeds import Judging
 from quantool.pipeline.job import Job
@@ -20,7 +21,6 @@ from quantool.pipeline.quantize import refuse_nothing, settled, strictness
 from quantool.pipeline.refusals import refuse_impossible_rules, refuse_unrunnable
 from quantool.pipeline.resolved import resolved_recipe, settings_of
 from quantool.pipeline.source import FloatModel, normalized_model
-from quantool.pipeline.statistics import wanted_by
 from quantool.plan import make_plan
 from quantool.recipe import Recipe
 from quantool.report.model import Gate

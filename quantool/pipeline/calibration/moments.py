@@ -13,10 +13,10 @@ from calibrators import Gram
 from calibrators.fixed_point import GridSums, Int64
 from quantool.collect import CollectRequest
 from quantool.errors import DataError, OptionError
+from quantool.pipeline.calibration.statistics import planner_of
 from quantool.pipeline.feeds import Samples
 from quantool.pipeline.memory import feed_bytes, gram_bytes, passes
 from quantool.pipeline.source import FloatModel
-from quantool.pipeline.statistics import planner_of
 from quantool.recipe import Recipe
 from quantool.stats import Stats
 

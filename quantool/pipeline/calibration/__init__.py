@@ -1,0 +1,1 @@
+"""Calibration: from feeds to statistics, in shards, by workers, resumable, and merged."""

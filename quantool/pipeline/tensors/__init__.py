@@ -1,0 +1,1 @@
+"""The tensor command: one formula on one array."""

@@ -1,0 +1,1 @@
+"""Commands that compare many ways to quantize: sensitivity, tune, and recipes."""
