@@ -56,7 +56,8 @@ def text_boxes(scores: NDArray[np.float32]) -> list[Box]:
     return found
 
 
-def _iou(a: Box, b: Box) -> float:
+def iou(a: Box, b: Box) -> float:
+    """Return the shared area of two boxes over the area that they cover together."""
     width = min(a[2], b[2]) - max(a[0], b[0])
     height = min(a[3], b[3]) - max(a[1], b[1])
     shared = max(width, 0.0) * max(height, 0.0)
@@ -69,8 +70,8 @@ def matches(found: Sequence[Box], truth: Sequence[Box]) -> int:
     free = list(found)
     hits = 0
     for box in truth:
-        best = max(free, key=lambda candidate: _iou(candidate, box), default=None)
-        if best is not None and _iou(best, box) >= MATCH_IOU:
+        best = max(free, key=lambda candidate: iou(candidate, box), default=None)
+        if best is not None and iou(best, box) >= MATCH_IOU:
             free.remove(best)
             hits += 1
     return hits

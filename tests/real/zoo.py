@@ -5,11 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.real.model import RealModel
-from tests.real.models import basic_pitch, chargpt, magika, minilm, orientation, ppocr_cls, ppocr_det, silero
+from tests.real.models import (
+    basic_pitch,
+    chargpt,
+    dnsmos,
+    layout,
+    magika,
+    minilm,
+    orientation,
+    ppocr_cls,
+    ppocr_det,
+    ppocr_rec,
+    silero,
+)
 
 ZOO: dict[str, Callable[[], RealModel]] = {
     "ppocr_cls": ppocr_cls.build,
     "ppocr_det": ppocr_det.build,
+    "ppocr_rec": ppocr_rec.build,
+    "layout": layout.build,
     "magika": magika.build,
     "basic_pitch": basic_pitch.build,
     "silero_seq": silero.build_sequence,
@@ -18,4 +32,5 @@ ZOO: dict[str, Callable[[], RealModel]] = {
     "orientation": orientation.build,
     "chargpt": chargpt.build,
     "minilm": minilm.build,
+    "dnsmos": dnsmos.build,
 }
