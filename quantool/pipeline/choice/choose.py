@@ -16,7 +16,7 @@ from quantool.pipeline.choice.channels import Group
 from quantool.pipeline.choice.correct import corrections
 from quantool.pipeline.choice.equalize import EQUALIZED, equalized
 from quantool.pipeline.choice.forced import Ruling
-from quantool.pipeline.choice.keep import Keeper
+from quantool.pipeline.choice.keep import FRUGAL, GENEROUS, Keeper
 from quantool.pipeline.choice.noise import is_measurable
 from quantool.pipeline.choice.round_weights import Rounding, rounded, with_codes
 from quantool.pipeline.choice.score import Judge
@@ -77,8 +77,11 @@ def choose(
             best = candidate
     asked = recipe.include or recipe.include_op
     if not asked and is_measurable(best.source, best.plan, memory=recipe.memory):
-        keeper = Keeper(judge=judge, remade=maker.in_float, scores=scores, fixed=maker.ruling.named)
-        best = keeper.best(best, runs=stats.samples)
+        most = recipe.effort is Effort.MAX
+        terms, fixed = GENEROUS if most else FRUGAL, maker.ruling.named
+        keeper = Keeper(judge=judge, remade=maker.in_float, scores=scores, fixed=fixed, terms=terms)
+        runs = stats.samples
+        best = keeper.best_within(best, runs=runs, gain_db=LEAST_GAIN_DB) if most else keeper.best(best, runs=runs)
     trials = tuple(Trial(name=n, score_db=v, chosen=n == best.label) for n, v in scores.items())
     return best, trials, maker.notes
 

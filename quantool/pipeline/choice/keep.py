@@ -10,26 +10,40 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import numpy as np
-
-from quantool import graph
-from quantool.graph.outputs import with_outputs
 from quantool.pipeline.choice.candidate import Candidate, InFloat
 from quantool.pipeline.choice.noise import Noise, largest_shares
 from quantool.pipeline.choice.score import Judge
+from quantool.pipeline.choice.sources import noise_sources, spared
 from quantool.pipeline.choice.units import FusionGroup, fusion_groups
-from quantool.pipeline.source import FloatModel
+from quantool.pipeline.choice.work import work_of
 from quantool.plan.reasons import reason
 from quantool.report.wording import percent
-from quantool.runtime import tap
-from quantool.schema import Feed, GraphFacts, Plan, Reason
+from quantool.schema import GraphFacts, Plan, Reason
 
-#: a result that reads this many dB is good enough: nothing more is given up for accuracy
-ENOUGH_DB: Final = 40.0
-#: each group that stays in float must gain this much
-GROUP_DB: Final = 1.0
-#: and all of the multiplications that are integers would have to gain this much, a share of them that share of it
-FLOAT_DB: Final = 60.0
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What speed is given up for.
+
+    enough_db: a result that reads this many dB is good enough; group_db: each group that stays in float must gain this
+    much; float_db: and all of the multiplications that are integers would have to gain this much, a share of them that
+    share of it.
+    """
+
+    enough_db: float
+    group_db: float
+    float_db: float
+
+
+#: the default's: speed comes first
+FRUGAL: Final = Terms(enough_db=40.0, group_db=1.0, float_db=60.0)
+#: the highest effort's: accuracy comes first, within the budgets below
+GENEROUS: Final = Terms(enough_db=60.0, group_db=0.1, float_db=10.0)
+#: shares of the model's work that the highest effort may leave in float; integers save at most three quarters of the
+#: time of what they replace, so that the largest costs a result that is as fast as they allow a third of its speed
+BUDGETS: Final = (0.1, 0.05, 0.025)
+#: at the highest effort, measuring may run the model this many times as often as calibration did
+MOST_RUNS: Final = 8
 #: a group with less of the noise gains too little
 LEAST_SHARE: Final = 0.1
 #: groups that are tried together, with as many of those that read them
@@ -47,10 +61,11 @@ class Keeper:
     remade: InFloat
     scores: dict[str, float]
     fixed: frozenset[str] = frozenset()
+    terms: Terms = FRUGAL
 
     def best(self, candidate: Candidate, *, runs: int) -> Candidate:
         """The candidate, or what is better with groups in float. runs: how often the model may run to measure them."""
-        if self.scores[candidate.label] >= ENOUGH_DB:
+        if self.scores[candidate.label] >= self.terms.enough_db:
             return candidate
         groups = fusion_groups(candidate.source.facts, candidate.plan)
         feeds = self.judge.feeds
@@ -69,30 +84,64 @@ class Keeper:
         readers = {node for number in worst for node in groups[number].readers}
         reading = [number for number, group in enumerate(groups) if not readers.isdisjoint(group.nodes)]
         free = (number for number in (*worst, *reading[:MOST_GROUPS]) if self.fixed.isdisjoint(groups[number].nodes))
-        trials = _Trials(self, candidate, groups, group_macs(candidate.source, groups, self.judge.feeds[0]))
+        macs = work_of(candidate.source, groups, self.judge.feeds[0]).macs
+        trials = _Trials(self, candidate, groups, macs=macs, work=macs)
         kept = trials.pruned(frozenset(free))
         return trials.explained(kept) if trials.worth(kept) > trials.worth(frozenset()) else candidate
+
+    def best_within(self, candidate: Candidate, *, runs: int, gain_db: float) -> Candidate:
+        """The candidate, or one that gains this much with a bounded share of its work in float.
+
+        runs: of the calibration.
+        """
+        if self.scores[candidate.label] >= self.terms.enough_db:
+            return candidate
+        facts, feeds = candidate.source.facts, self.judge.feeds
+        groups = fusion_groups(facts, candidate.plan)
+        sources = list(noise_sources(facts, candidate.plan, groups))
+        parts, most = [source.part for source in sources], MOST_RUNS * runs
+        if len(sources) >= most:
+            return self.best(candidate, runs=most)
+        noise = Noise(
+            candidate.source, candidate.plan, candidate.parameters, parts, feeds, runs=most, fewest=len(sources)
+        )
+        shares = {number: noise.share((number,)) for number in range(len(sources))}
+        work = work_of(candidate.source, groups, feeds[0])
+        fixed = frozenset(i for i, group in enumerate(groups) if not self.fixed.isdisjoint(group.nodes))
+        trials = _Trials(self, candidate, groups, macs=work.macs, work=work.time)
+        sets = [spared(sources, shares, work.time, budget=budget, fixed=fixed) for budget in BUDGETS]
+        best = max(dict.fromkeys(sets), key=trials.worth)
+        gained = trials.score(best) - trials.score(frozenset()) >= gain_db
+        return trials.explained(best) if gained and trials.worth(best) > trials.worth(frozenset()) else candidate
 
 
 @dataclass(slots=True)
 class _Trials:
-    """Sets of groups in float, tried as models. Each is tried once. macs: the share of multiply-adds in each group."""
+    """Sets of groups in float, tried as models. Each is tried once.
+
+    macs: the share of multiply-adds in each group, as it is told; work: what is given up with it.
+    """
 
     keeper: Keeper
     base: Candidate
     groups: Sequence[FusionGroup]
     macs: Sequence[float]
+    work: Sequence[float]
     _tried: dict[frozenset[int], tuple[Candidate, float]] = field(default_factory=dict)
 
     def worth(self, kept: frozenset[int]) -> float:
         """The score, as far as it matters, less what staying in float must gain."""
-        return min(self._result(kept)[1], ENOUGH_DB) - self._price(kept)
+        return min(self.score(kept), self.keeper.terms.enough_db) - self._price(kept)
+
+    def score(self, kept: frozenset[int]) -> float:
+        """The score of the model with these groups in float."""
+        return self._result(kept)[1]
 
     def pruned(self, kept: frozenset[int]) -> frozenset[int]:
         """The set without what no score could pay for, and what it does as well without, the dearest first."""
-        for number in sorted(kept, key=lambda i: (-self.macs[i], i)):
+        for number in sorted(kept, key=lambda i: (-self.work[i], i)):
             fewer = kept - {number}
-            hopeless = ENOUGH_DB - self._price(kept) <= self.worth(frozenset())
+            hopeless = self.keeper.terms.enough_db - self._price(kept) <= self.worth(frozenset())
             if hopeless or self.worth(fewer) >= self.worth(kept):
                 kept = fewer
         return kept
@@ -108,7 +157,8 @@ class _Trials:
         return replace(candidate, plan=_with_reasons(candidate.plan, reasons))
 
     def _price(self, kept: frozenset[int]) -> float:
-        return GROUP_DB * len(kept) + FLOAT_DB * sum(self.macs[number] for number in kept) / max(sum(self.macs), 1e-9)
+        terms, share = self.keeper.terms, sum(self.work[number] for number in kept) / max(sum(self.work), 1e-9)
+        return terms.group_db * len(kept) + terms.float_db * share
 
     def _result(self, kept: frozenset[int]) -> tuple[Candidate, float]:
         if not kept:
@@ -125,21 +175,6 @@ class _Trials:
     def _named(self, kept: frozenset[int]) -> str:
         names = ", ".join(self.groups[number].name for number in sorted(kept))
         return f"{names} ({percent(sum(self.macs[number] for number in kept))} of multiply-adds)"
-
-
-def group_macs(source: FloatModel, groups: Sequence[FusionGroup], feed: Feed) -> list[float]:
-    """The share of the model's multiply-adds in each group, on a sample, since shapes may be unknown before."""
-    facts = source.facts
-    nodes = [facts.by_name[name] for name in graph.macs(facts) if not facts.by_name[name].scope]
-    read = dict.fromkeys(name for node in nodes for name in (*node.inputs, node.outputs[0]) if name)
-    computed = [name for name in read if facts.producer(name) is not None]
-    stream = tap(source.normalized, [feed], groups=[computed], with_outputs=with_outputs)
-    arrays = {**feed, **next(stream, (0, {}))[1]}
-    shapes = {name: arrays[name].shape for name in read if isinstance(arrays.get(name), np.ndarray)}
-    seen = {name: replace(facts.tensors[name], shape=shape) for name, shape in shapes.items()}
-    macs = graph.macs(replace(facts, tensors={**facts.tensors, **seen}))
-    whole = max(sum(macs.values()), 1)
-    return [sum(macs.get(node, 0) for node in group.nodes) / whole for group in groups]
 
 
 def likely_culprits(facts: GraphFacts, groups: Sequence[FusionGroup]) -> Iterator[int]:

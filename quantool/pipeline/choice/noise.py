@@ -40,7 +40,7 @@ class Noise:
     """Measures the noise share of any set of groups, all others computed in float.
 
     trials: how many measurements keep the runs of the model within a bound, which is not enforced here; 0 without
-    one. runs: how many there were.
+    one; with fewer than `fewest`, fewer feeds are used. runs: how many there were.
     """
 
     def __init__(
@@ -52,10 +52,11 @@ class Noise:
         feeds: Sequence[Feed],
         *,
         runs: int | None,
+        fewest: int = FEWEST_TRIALS,
     ) -> None:
         assert isinstance(source.normalized.model, bytes)
         count = min(MOST_FEEDS, len(feeds))
-        while runs is not None and count > 1 and runs // count - 1 < FEWEST_TRIALS:
+        while runs is not None and count > 1 and runs // count - 1 < fewest:
             count -= 1
         self.trials = 0 if runs is None else max(runs // count - 1, 0)
         self.runs = 0

@@ -11,10 +11,11 @@ from quantool.graph.destination import refuse_overwrite
 from quantool.graph.temporary import publish
 from quantool.pipeline.choice.candidate import Candidate
 from quantool.pipeline.choice.decide import Calibrated, gather_evidence, starting_point
-from quantool.pipeline.choice.keep import Keeper, group_macs
+from quantool.pipeline.choice.keep import Keeper
 from quantool.pipeline.choice.noise import Noise, is_measurable
 from quantool.pipeline.choice.score import Judge
 from quantool.pipeline.choice.units import fusion_groups
+from quantool.pipeline.choice.work import work_of
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.job import Job, prepare
 from quantool.pipeline.quantize import normalized
@@ -93,7 +94,7 @@ def _ranked(job: Job, candidate: Candidate, keeper: Keeper, draft: Draft) -> Sen
     shares = {number: noise.share((number,)) for number in each}
     best = keeper.without_worst(candidate, groups, shares)
     kept = {name for name, d in best.plan.decisions.items() if d.reason is not None and d.reason.code == "too-lossy"}
-    macs, whole = group_macs(source, groups, keeper.judge.feeds[0]), sum(shares.values())
+    macs, whole = work_of(source, groups, keeper.judge.feeds[0]).macs, sum(shares.values())
     assert draft.model is not None
     assert draft.data is not None
     return Sensitivity(
