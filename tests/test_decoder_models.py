@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +12,13 @@ import onnx
 import onnxruntime
 import pytest
 
+from quantool.metrics import Sample, find
 from sample_models.decoder import DecoderConfig, RandomWeights, random_ids, write_decoder
 from sample_models.decoder.__main__ import parse_size
 
+FOLDER = Path(__file__).parents[1] / "sample_models"
+README = (FOLDER / "README.md").read_text(encoding="utf-8")
+TRAINED = DecoderConfig(hidden=128, intermediate=352, vocabulary=512, tied=True)
 PRECISIONS = {"fp32": np.float32, "fp16": np.float16}
 CONFIGS = [
     DecoderConfig(cache="none", attention_mask=False, position_ids=False),
@@ -117,3 +123,43 @@ def test_of_size_comes_within_half_a_layer() -> None:
     layer = replace(config, layers=2).size - replace(config, layers=1).size
     assert abs(config.of_size(parse_size("64M")).size - (64 << 20)) <= layer / 2
     assert parse_size("1.5G") == 3 << 29
+
+
+def trained_rows(part: str) -> np.ndarray:
+    lines = (FOLDER / f"pydoc_decoder/{part}.jsonl").read_text(encoding="utf-8").splitlines()
+    return np.array([json.loads(line)["input_ids"] for line in lines])
+
+
+def test_the_trained_decoder_has_the_perplexity_of_the_readme() -> None:
+    session = onnxruntime.InferenceSession(FOLDER / "pydoc_decoder/model.onnx")
+    metric = find("perplexity")
+    parts = []
+    for row in trained_rows("eval"):
+        given = feed(session, TRAINED, row[None])
+        outputs = dict(zip([port.name for port in session.get_outputs()], session.run(None, given), strict=True))
+        parts.append(metric.parts(Sample(feed=given, labels={}, outputs=outputs, reference=outputs)))
+    (said,) = re.findall(r"perplexity on `eval.jsonl` is ([\d.]+)", README)
+    assert float(metric.value(np.concatenate(parts).sum(0))) == pytest.approx(float(said), abs=2e-3)
+
+
+def test_the_trained_decoder_is_what_the_readme_says() -> None:
+    path = FOLDER / "pydoc_decoder/model.onnx"
+    assert f"{path.stat().st_size:,} bytes" in README
+    model = onnx.load(path)
+    onnx.checker.check_model(model, full_check=True)
+    (pieces,) = (json.loads(entry.value) for entry in model.metadata_props if entry.key == "pieces")
+    assert len(pieces) == 512 - 256
+    calibration, evaluation = trained_rows("calib"), trained_rows("eval")
+    assert calibration.shape == evaluation.shape == (64, 96)
+    rows = {tuple(row) for row in (*calibration.tolist(), *evaluation.tolist())}
+    assert len(rows) == 128
+
+
+def test_the_evaluation_text_reads_as_the_documentation() -> None:
+    model = onnx.load(FOLDER / "pydoc_decoder/model.onnx")
+    (pairs,) = (json.loads(entry.value) for entry in model.metadata_props if entry.key == "pieces")
+    words = [bytes([value]) for value in range(256)]
+    for first, second in pairs:
+        words.append(words[first] + words[second])
+    text = b" ".join(b"".join(words[piece] for piece in row) for row in trained_rows("eval")).decode(errors="replace")
+    assert len(re.findall(r"\bthe\b", text)) > 50

@@ -6,9 +6,9 @@ import argparse
 import json
 from pathlib import Path
 
-from sample_models.decoder.config import CACHES, ITEM_BYTES, DecoderConfig
-from sample_models.decoder.random_weights import RandomWeights, random_ids
-from sample_models.decoder.write import write_decoder
+from .config import CACHES, ITEM_BYTES, DecoderConfig
+from .random_weights import RandomWeights, random_ids
+from .write import write_decoder
 
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 SIZES = ("layers", "hidden", "intermediate", "heads", "kv_heads", "vocabulary")

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from sample_models.decoder.config import EMBEDDING, HEAD, DecoderConfig
+from .config import EMBEDDING, HEAD, DecoderConfig
 
 ONNX_TYPES = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
 LOWEST = {"fp32": float(np.finfo(np.float32).min), "fp16": -65504.0, "bf16": -3.3895314e38}

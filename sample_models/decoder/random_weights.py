@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sample_models.decoder.config import EMBEDDING, DecoderConfig
+from .config import EMBEDDING, DecoderConfig
 
 CHUNK_VALUES = 1 << 22
 OUTLIER_SHARE = 0.004  # of the channels of the residual stream

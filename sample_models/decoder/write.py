@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from sample_models.decoder.config import ITEM_BYTES, DecoderConfig
-from sample_models.decoder.graph import ONNX_TYPES, ROTARY, DecoderBody
+from .config import ITEM_BYTES, DecoderConfig
+from .graph import ONNX_TYPES, ROTARY, DecoderBody
 
 OPSET, IR_VERSION = 17, 8
 ALIGNMENT = 4096
