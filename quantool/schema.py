@@ -340,7 +340,11 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputComparison:
-    """One output, float against quantized, over all samples. sqnr_db None with exact True when equal."""
+    """One output, float against quantized, over all samples. sqnr_db None with exact True when equal.
+
+    Of the logits of a causal language model: kl, the mean divergence from the float model's chances in nats a token,
+    and the perplexity of both models on the feeds' text; None elsewhere.
+    """
 
     sqnr_db: float | None
     worst_channel_sqnr_db: float | None
@@ -348,6 +352,9 @@ class OutputComparison:
     max_abs_error: float | None
     top1_agreement: float | None
     exact: bool
+    kl: float | None = None
+    float_perplexity: float | None = None
+    perplexity: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import tomllib
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -235,6 +235,7 @@ VERDICTS = [
     {"outputs": {"y": comparison(44.7, 40.0)}, "samples": 16, "held_out": True, "latency": (1.9, 1.0)},
     {"outputs": {"y": comparison(44.7, 40.0)}, "samples": 16, "held_out": True, "latency": (0.9, 1.0)},
     {"outputs": {"y": comparison(3.0, 3.0)}, "samples": 16, "held_out": True},
+    {"outputs": {"y": replace(comparison(20.0, 20.0), float_perplexity=10.0, perplexity=18.0)}, "samples": 16},
     {"weights_db": 42.9},
     {"outputs": {"y": comparison(44.7, 40.0)}, "samples": 8, "held_out": False},
     {"outputs": {"y": comparison(44.7, 3.0)}, "samples": 16, "held_out": True},
@@ -254,7 +255,7 @@ def test_verdicts_read_as_the_readme_says() -> None:
         said = verdict(Evidence(mode=Mode.STATIC, float_bytes=340, quantized_bytes=100, latency=latency, **given))
         for words in quoted(row[0]):
             assert words in said
-    assert quoted(rows[3][1])[0] in verdict(
+    assert quoted(rows[4][1])[0] in verdict(
         Evidence(mode=Mode.STATIC, float_bytes=340, quantized_bytes=100, weights_db=42.9)
     )
 

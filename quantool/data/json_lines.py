@@ -1,4 +1,4 @@
-"""JSON Lines: an object a line, nested lists of numbers by input name."""
+"""JSON Lines: an object a line, nested lists of numbers by input name, or a list of token ids alone."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from quantool.data.decoder_inputs import IDS, takes_tokens
 from quantool.data.spec import DataOptions, InputSpec, RawFeeds
 from quantool.errors import DataError
 
@@ -18,12 +19,17 @@ def read_json_lines(path: Path, inputs: tuple[InputSpec, ...], options: DataOpti
     del options  # a line is a feed whatever its size
     floats = {spec.name for spec in inputs if "float" in spec.dtype}
 
+    lists = takes_tokens(inputs)
+
     def read() -> Iterator[tuple[str, Callable[[], Mapping[str, object]]]]:
         try:
             with path.open("rb") as file:
                 for number, line in enumerate(file, 1):
                     if line.strip():
-                        yield f"line {number}", partial(_parsed, line, floats, where=f"{path}, line {number}")
+                        yield (
+                            f"line {number}",
+                            partial(_parsed, line, floats, lists=lists, where=f"{path}, line {number}"),
+                        )
         except OSError as error:
             raise DataError(
                 "data-unreadable",
@@ -38,13 +44,16 @@ def read_json_lines(path: Path, inputs: tuple[InputSpec, ...], options: DataOpti
     return RawFeeds(description=f"{path} (JSON Lines)", read=read, names=names)
 
 
-def _parsed(line: bytes, floats: set[str], *, where: str) -> Mapping[str, object]:
+def _parsed(line: bytes, floats: set[str], *, lists: bool, where: str) -> Mapping[str, object]:
+    """The arrays of a line. lists: a list alone holds token ids."""
     try:
-        entry = msgspec.json.decode(line, type=dict[str, object])
+        kinds = dict[str, object] | list[object] if lists else dict[str, object]
+        entry = msgspec.json.decode(line, type=kinds)
+        named = {IDS: entry} if isinstance(entry, list) else entry
         # JSON writes 1 for 1.0: numbers for a float input are floats, whatever their look.
         return {
             name: np.asarray(value, np.float64) if name in floats else np.asarray(value)
-            for name, value in entry.items()
+            for name, value in named.items()
         }
     except (msgspec.DecodeError, ValueError, TypeError) as error:
         raise DataError(

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from quantool.data.archive import Layout, RowReader, layouts, row_readers
+from quantool.data.decoder_inputs import fillable
 from quantool.data.labels import is_label
 from quantool.data.spec import DataOptions, InputSpec, RawFeed, RawFeeds, one_input
 from quantool.errors import DataError, OptionError
@@ -39,7 +40,8 @@ def read_rows(path: Path, inputs: tuple[InputSpec, ...], options: DataOptions) -
     found = layouts(path)
     specs = {spec.name: spec for spec in inputs}
     if list(found) == [""]:
-        specs = {"": one_input(inputs, named=path.stem, where=str(path), kind="a .npy file")}
+        needed = tuple(spec for spec in inputs if spec.name not in fillable(inputs))
+        specs = {"": one_input(needed, named=path.stem, where=str(path), kind="a .npy file")}
     cuts = {key: _cut(layout, specs[key], options=options, path=path) for key, layout in found.items() if key in specs}
     if options.labels and cuts:
         cuts |= _label_cuts(found, specs, next(iter(cuts.values())))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import chain, zip_longest
 
+from quantool.data.decoder_inputs import fillable
 from quantool.data.labels import is_label
 from quantool.data.spec import InputSpec, RawFeed, RawFeeds
 from quantool.errors import DataError
@@ -22,7 +23,7 @@ def combined(parts: list[RawFeeds], inputs: tuple[InputSpec, ...]) -> RawFeeds:
     """
     every = frozenset(spec.name for spec in inputs)
     lengths = [part.length for part in parts]
-    needed = frozenset(spec.name for spec in inputs if spec.required)
+    needed = frozenset(spec.name for spec in inputs if spec.required) - fillable(inputs)
     held = [every if len(parts) == 1 or part.names is None else part.names() for part in parts]
     covered = [names & every for names in held]
     if all(names >= needed for names in covered):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from quantool.data.decoder_inputs import completed, in_words
 from quantool.data.folder import ARRAY_SUFFIXES, data_sets_in, read_array_files, read_test_data_sets, visible
 from quantool.data.function import names_callable, read_callable
 from quantool.data.images import IMAGE_SUFFIXES, read_images
@@ -51,8 +52,9 @@ class FeedSource:
 
     @property
     def description(self) -> str:
-        """The source in words, for the report."""
-        return self.raw.description
+        """The source in words, for the report, and what is added to it."""
+        held = frozenset[str]() if self.raw.names is None else self.raw.names()
+        return self.raw.description + in_words(self.inputs, held)
 
     @property
     def random(self) -> bool:
@@ -81,7 +83,8 @@ class FeedSource:
                 continue
             sample = f"sample {number} ({origin})" if origin else f"sample {number}"
             nonfinite, labels = self.options.allow_nonfinite, self.options.labels
-            yield checked_feed(load(), self.inputs, sample=sample, allow_nonfinite=nonfinite, labels=labels)
+            raw = completed(load(), self.inputs, sample=sample)
+            yield checked_feed(raw, self.inputs, sample=sample, allow_nonfinite=nonfinite, labels=labels)
         if number < 0:
             names = ", ".join(f"'{spec.name}'" for spec in self.inputs) or "none"
             raise DataError(

@@ -11,7 +11,7 @@ import numpy as np
 
 from quantool.data.function import imported, names_callable
 from quantool.errors import DataError, QuantoolError
-from quantool.metrics import parts
+from quantool.metrics import language, parts
 from quantool.metrics.parts import Parts, Sample
 
 
@@ -48,6 +48,22 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
             Metric(name="f1", parts=parts.confusion, value=parts.f1),
             Metric(name="iou", parts=parts.confusion, value=parts.iou),
             Metric(name="cer", parts=parts.edits, value=parts.mean, higher=False),
+            Metric(
+                name="perplexity",
+                parts=language.losses,
+                value=language.perplexity,
+                higher=False,
+                needs_labels=False,
+                share=False,
+            ),
+            Metric(
+                name="kl",
+                parts=language.divergences,
+                value=language.divergence,
+                higher=False,
+                needs_labels=False,
+                share=False,
+            ),
             Metric(name="top1-agreement", parts=_agreement(1), value=parts.mean, needs_labels=False),
             Metric(name="top5-agreement", parts=_agreement(5), value=parts.mean, needs_labels=False),
             Metric(name="cosine", parts=parts.cosines, value=parts.least_mean, needs_labels=False, share=False),

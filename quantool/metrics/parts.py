@@ -113,7 +113,7 @@ def _distance(read: list[int], wanted: list[int]) -> int:
 
 def agreement(sample: Sample, count: int) -> Parts:
     """One row: (largest float scores that are among the largest, their number)."""
-    _, name = _chosen(sample.outputs, "")
+    _, name = chosen_output(sample.outputs, "")
     best = np.argmax(sample.reference[name], axis=-1)
     found = _hits(sample.outputs[name], best, count)
     return np.array([[found.sum(), found.size]], np.float64)
@@ -186,11 +186,16 @@ def _floats(sample: Sample) -> dict[str, AnyArray]:
     return {name: array for name, array in sample.outputs.items() if array.dtype.kind == "f"}
 
 
-def _chosen(outputs: Mapping[str, AnyArray], wanted: str) -> tuple[AnyArray, str]:
+def chosen_output(outputs: Mapping[str, AnyArray], wanted: str) -> tuple[AnyArray, str]:
     """The output that is named, else the first one with classes, else the first."""
     classes = (name for name, array in outputs.items() if array.ndim > 1 and array.dtype.kind == "f")
     name = wanted if wanted in outputs else next(classes, next(iter(outputs)))
     return outputs[name], name
+
+
+def output_of(labels: str) -> str:
+    """The name of the output that labels are for by their own: ``labels_NAME``, else ""."""
+    return labels.removeprefix("label").removeprefix("s").lstrip("_-:. ")
 
 
 def _paired(sample: Sample) -> tuple[str, AnyArray, AnyArray]:
@@ -203,7 +208,7 @@ def _paired(sample: Sample) -> tuple[str, AnyArray, AnyArray]:
             fix=LABELS_FIX,
         )
     key, labels = next(iter(sample.labels.items()))
-    array, _ = _chosen(sample.outputs, key.removeprefix("label").removeprefix("s").lstrip("_-:. "))
+    array, _ = chosen_output(sample.outputs, output_of(key))
     return key, array, labels.reshape(1) if labels.ndim == 0 else labels
 
 

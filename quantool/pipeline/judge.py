@@ -124,7 +124,7 @@ def compare_outputs(
     comparator = Comparator()
     for number, feed in enumerate(feeds):
         exact, found = reference.run(feed, sample=number), test.run(feed, sample=number)
-        comparator.add(exact, found)
+        comparator.add(exact, found, feed)
         if paired is not None:
             sample = Sample(feed=feed, labels=labels_of(feed), outputs=exact, reference=exact)
             paired.add(sample, replace(sample, outputs=found))

@@ -79,6 +79,7 @@ def facts(report: Report) -> tuple[Fact, ...]:
         ("integer operators", _fused(report)),
         ("left at run time", _left(report)),
         ("chosen", _chosen(report)),
+        ("text", _text(report)),
         ("metric", None if report.metric is None else metric_words(report.metric)),
         ("memory", _memory(report)),
         ("recipe", None if report.command == "compare" else _recipe(report.recipe)),
@@ -189,6 +190,18 @@ def _fused(report: Report) -> str | None:
 
 def _left(report: Report) -> str | None:
     return None if report.runtime is None else counts(report.runtime.left)
+
+
+def _text(report: Report) -> str | None:
+    """Perplexity and divergence of a language model."""
+    outputs = {} if report.verification is None else report.verification.outputs
+    for found in outputs.values():
+        if found.perplexity is not None or found.kl is not None:
+            return (
+                f"perplexity {number(found.float_perplexity)} in float, {number(found.perplexity)} quantized; "
+                f"KL divergence {number(found.kl)} nats a token"
+            )
+    return None
 
 
 def _chosen(report: Report) -> str | None:

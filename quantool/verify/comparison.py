@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quantool.data.next_tokens import LOGITS
 from quantool.errors import VerificationError
-from quantool.schema import AnyArray, OutputComparison
+from quantool.schema import AnyArray, Feed, OutputComparison
+from quantool.verify.language import TextFigures, is_cache, is_causal
 
 _Sums = NDArray[np.float64]
 
@@ -33,15 +36,19 @@ class Comparator:
 
     Channels: axis 1 and the last axis of outputs of rank 2 and more, as long as their lengths stay the same over
     all samples. Top-1 agreement: the share of rows along the last axis (rank 2 and more, more than one entry)
-    whose largest entry stands in the same place; for integer and bool outputs, the share of equal elements.
+    whose largest entry stands in the same place; for integer and bool outputs, the share of equal elements. Of causal
+    language models the logits are judged as such too, and the cache has no top-1.
     """
 
     def __init__(self) -> None:
         self.samples = 0
         self._outputs: dict[str, _FloatOutput | _DiscreteOutput] = {}
+        self._text: TextFigures | None = None
 
-    def add(self, reference: Mapping[str, AnyArray], test: Mapping[str, AnyArray]) -> None:
-        """Fold in one sample: the float model's outputs and the quantized model's.
+    def add(
+        self, reference: Mapping[str, AnyArray], test: Mapping[str, AnyArray], feed: Feed = MappingProxyType({})
+    ) -> None:
+        """Fold in one sample: the float model's outputs, the quantized model's, and what both were fed.
 
         Raises:
             VerificationError: an output is missing, or its shape or kind differs.
@@ -51,11 +58,20 @@ class Comparator:
             if name not in self._outputs:
                 self._outputs[name] = _FloatOutput() if _is_float(expected) else _DiscreteOutput()
             self._outputs[name].add(expected, actual)
+        if is_causal(feed, reference):
+            self._text = self._text or TextFigures()
+            self._text.add(reference[LOGITS], test[LOGITS], feed)
         self.samples += 1
 
     def result(self) -> dict[str, OutputComparison]:
         """The figures so far, by output."""
-        return {name: output.result() for name, output in self._outputs.items()}
+        found = {name: output.result() for name, output in self._outputs.items()}
+        text = self._text
+        if text is None:
+            return found
+        found = {name: replace(o, top1_agreement=None) if is_cache(name) else o for name, o in found.items()}
+        logits = replace(found[LOGITS], kl=text.kl, float_perplexity=text.float_perplexity, perplexity=text.perplexity)
+        return {**found, LOGITS: logits}
 
 
 def relative_differences(reference: Mapping[str, AnyArray], test: Mapping[str, AnyArray]) -> dict[str, float]:

@@ -16,6 +16,8 @@ NOISE_SQNR_DB: Final = 6.0
 #: a channel is lost where it reads less than LOST_SQNR_DB and this much less than the whole output
 LOST_GAP_DB: Final = 15.0
 LOST_SQNR_DB: Final = 10.0
+#: from this many times the float model's perplexity on, a language model has lost what made it useful
+WORSE_TEXT: Final = 1.5
 #: below this share of multiplications the gain is bounded by what stays float
 LOW_COVERAGE: Final = 0.5
 
@@ -93,7 +95,17 @@ def _flaws(evidence: Evidence) -> list[str]:
     name, worst = _worst_output(evidence)
     if worst is not None and worst.sqnr_db is not None and worst.sqnr_db < NOISE_SQNR_DB:
         flaws.append(f"the output '{name}' is mostly noise")
+    flaws += [f"perplexity is {growth:.1f} times that of float" for growth in _growth(evidence) if growth > WORSE_TEXT]
     return flaws
+
+
+def _growth(evidence: Evidence) -> list[float]:
+    """Perplexity over the float model's, where the outputs have it."""
+    return [
+        o.perplexity / o.float_perplexity
+        for o in evidence.outputs.values()
+        if o.perplexity is not None and o.float_perplexity
+    ]
 
 
 def _size(evidence: Evidence) -> str:
@@ -139,6 +151,11 @@ def _accuracy(evidence: Evidence) -> tuple[str, ...]:
     shares = [o.top1_agreement for o in evidence.outputs.values() if o.top1_agreement is not None]
     if shares:
         words.append(f"{'worst ' if len(shares) > 1 else ''}top-1 agreement {100 * min(shares):.1f} %")
+    words += [
+        f"perplexity {o.float_perplexity:.4g} to {o.perplexity:.4g}"
+        for o in evidence.outputs.values()
+        if o.perplexity is not None and o.float_perplexity is not None
+    ]
     words[-1:] = [f"{words[-1]} {where}"] if words else [f"outputs compared {where}"]
     return tuple(words)
 

@@ -67,6 +67,7 @@ def test_the_document_has_the_keys_of_the_contract_in_order() -> None:
         assert list(full[key]) == inner  # type: ignore[call-overload]
     assert set(full["verification"]["outputs"]["digits/logits"]) == {  # type: ignore[index, call-overload]
         "sqnr_db", "worst_channel_sqnr_db", "cosine", "max_abs_error", "top1_agreement", "exact",
+        "kl", "float_perplexity", "perplexity",
     }  # fmt: skip
 
 
