@@ -157,8 +157,8 @@ OPTIONS: Final[dict[str, Option]] = {
     "metric": Option(
         panel=GATES, metavar="NAME",
         help="Measure this on the samples that verify, with a 95 % interval: top1, top5, f1, iou, cer (they need an "
-             "array 'labels' beside the inputs), perplexity (on token ids), kl, top1-agreement, top5-agreement, cosine, "
-             "sqnr, mse, or package.module:callable.",
+             "array 'labels' beside the inputs), perplexity (on token ids), kl, top1-agreement, top5-agreement, "
+             "cosine, sqnr, mse, or package.module:callable.",
     ),
     "keep": Option(panel=GATES, kind=bool, help="Write the model although a gate fails; the exit code stays 1."),
     "no_verify": Option(panel=RUN, kind=bool, help="Skip the comparison with the float model; the verdict says so."),
