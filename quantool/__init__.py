@@ -10,7 +10,7 @@ from quantool.version import __version__
 TYPE_CHECKING = False  # the name that type checkers know; importing typing would double the start-up time
 if TYPE_CHECKING:
     from quantool import kernels
-    from quantool.api import calibrate, compare, explain, merge, quantize, sensitivity, tune
+    from quantool.api import calibrate, check, compare, explain, merge, quantize, sensitivity, tune
     from quantool.errors import (
         DataError,
         GateError,
@@ -35,6 +35,7 @@ __all__ = [
     "VerificationError",
     "__version__",
     "calibrate",
+    "check",
     "compare",
     "explain",
     "kernels",
@@ -44,7 +45,7 @@ __all__ = [
     "tune",
 ]
 
-_FUNCTIONS = ("calibrate", "compare", "explain", "merge", "quantize", "sensitivity", "tune")
+_FUNCTIONS = ("calibrate", "check", "compare", "explain", "merge", "quantize", "sensitivity", "tune")
 
 
 def __getattr__(name: str) -> object:

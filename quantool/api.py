@@ -12,6 +12,7 @@ from quantool.report.model import Report
 from quantool.report.write import check_paths, write_reports
 from quantool.requests import (
     CalibrateRequest,
+    CheckRequest,
     CompareRequest,
     DataSource,
     ExplainRequest,
@@ -179,6 +180,29 @@ def compare(
     report = _reported("compare", reports, lambda: pipeline.compare(request))
     _write(report, reports)
     return report
+
+
+def check(
+    report: str | Path | Report,
+    *,
+    baseline: str | Path | Report,
+    tolerance: Mapping[str, float | str] | None = None,
+) -> Report:
+    """Hold a run's report against that of an earlier run; the result's `check` lists every comparison.
+
+    Args:
+        report: a Report, or the ``.json`` file of one.
+        baseline: the same of the earlier run, of the same command and model.
+        tolerance: how much worse quantities may be: ``{"sqnr": 0.5, "speedup": "10%", "latency": "off"}``.
+
+    Raises:
+        GateError: something is worse than allowed. DataError: the two cannot be compared.
+    """
+    from quantool import pipeline
+
+    given = tuple(f"{name}={value}" for name, value in (tolerance or {}).items())
+    sides = [side if isinstance(side, Report) else Path(side) for side in (report, baseline)]
+    return pipeline.check(CheckRequest(report=sides[0], baseline=sides[1], tolerances=given))
 
 
 def explain(model: ModelSource, target: str | None = None, *, recipe: RecipeSource = None, **options: object) -> Report:

@@ -182,6 +182,15 @@ class SensitivityRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRequest:
+    """Hold a run's report against that of an earlier run. tolerances: ``NAME=VALUE``, as the option takes them."""
+
+    report: Path | Report
+    baseline: Path | Report
+    tolerances: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InspectRequest:
     """Describe a model."""
 

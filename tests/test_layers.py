@@ -15,7 +15,7 @@ LAYERS = (
     {"calibrators", "formulas", "ops", "targets", "recipe", "data", "metrics"},
     {"graph", "runtime"},
     {"plan", "collect", "stats", "qcal", "solve", "algorithms", "rewrite", "verify"},
-    {"pipeline", "report", "requests"},
+    {"pipeline", "regression", "report", "requests"},
     {"cli", "api"},
     {"__main__", "__init__"},
 )

@@ -63,7 +63,7 @@ def pipeline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pipeline:
 
 
 def test_all_names_what_the_design_promises() -> None:
-    functions = {"quantize", "calibrate", "merge", "compare", "explain", "sensitivity", "tune"}
+    functions = {"quantize", "calibrate", "check", "merge", "compare", "explain", "sensitivity", "tune"}
     errors = {
         "QuantoolError", "ModelError", "DataError", "RecipeError", "OptionError", "GateError",
         "NothingQuantizedError", "VerificationError",

@@ -23,6 +23,7 @@ from quantool.errors import OptionError
 from quantool.formulas import FORMULAS
 from quantool.pipeline.refusals import refuse_unmeasured
 from quantool.recipe import Algorithm, Calibrator, Effort, Formula, Recipe, Rule, from_options, option_flag
+from quantool.regression import QUANTITIES
 from quantool.report.write import RENDERERS
 from quantool.schema import Format, Latency, Mode, OutputComparison
 from quantool.targets import names as target_names
@@ -123,11 +124,14 @@ def test_the_first_command_prints_what_the_readme_shows(folder: Path, capsys: py
 
 
 def test_the_command_of_the_pipeline_passes_and_writes_its_reports(folder: Path) -> None:
-    (words,) = commands(section("## Gates and reports in a pipeline"))
+    words, check = commands(section("## Gates and reports in a pipeline"))
     assert main(words) == 0
     assert main(words) == 0  # again, over its own output
     assert (folder / "model.int8.onnx").is_file()
     assert {path.suffix for path in folder.glob("quantization.*")} == {".xml", ".html", ".json"}
+    shutil.copy("quantization.json", "last.json")
+    assert main(check) == 0
+    assert (folder / "regression.xml").is_file()
 
 
 def test_the_python_example_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,8 +176,16 @@ def test_every_command_is_described_and_no_other(document: str) -> None:
 
 
 def test_exit_codes_are_those_of_the_help() -> None:
-    told = [f"  {row[0]}  {row[1]}".replace("`", "") for row in cells(section("## Gates and reports in a pipeline"))]
+    told = [f"  {row[0]}  {row[1]}".replace("`", "") for row in cells(section("### Exit codes"))]
     assert "\n".join(told) == EXIT_CODES.split("Exit codes:\n")[1]
+
+
+def test_every_quantity_of_check_is_described_with_its_tolerance_there_and_in_help() -> None:
+    rows = {quoted(row[0])[0]: (row[1], quoted(row[2])[0]) for row in cells(section("### Against the last run"))}
+    assert {name: allowed for name, (_, allowed) in rows.items()} == {q.name: q.tolerance for q in QUANTITIES}
+    assert all(rows[q.name][0].replace("`--metric`", "the metric").startswith(q.what) for q in QUANTITIES)
+    told = dict(re.findall(r"([a-z-]+)=([\w.]+%?)", COMMANDS["check"].own["tolerance"].help.split("Default: ")[1]))
+    assert told == {q.name: q.tolerance for q in QUANTITIES}
 
 
 def test_every_target_is_described() -> None:

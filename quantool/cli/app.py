@@ -12,6 +12,7 @@ from typer.core import TyperCommand
 
 from quantool.cli import (
     calibrate,
+    check,
     compare,
     explain,
     inspect,
@@ -31,7 +32,7 @@ from quantool.errors import OptionError
 COMMANDS: Final[dict[str, Command]] = {
     command.name: command
     for command in (
-        *(module.COMMAND for module in (quantize, explain, inspect, compare, sensitivity, calibrate, merge)),
+        *(module.COMMAND for module in (quantize, explain, inspect, compare, check, sensitivity, calibrate, merge)),
         *recipe.COMMANDS,
         *(module.COMMAND for module in (tune, targets, tensor)),
     )

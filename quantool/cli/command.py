@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from quantool.cli.options import OPTIONS, RECIPE_OPTIONS, Option
 from quantool.errors import OptionError
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from quantool.requests import DataSource
 
 Number = TypeVar("Number", int, float)
+
+#: the arguments and options that name one file to read
+_READ: Final = ("model", "float_model", "quantized_model", "report_file", "recipe", "ranges", "baseline")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +84,7 @@ class Given:
         """The files that the run reads, as far as the command line names them."""
         from quantool.data import files_read
 
-        named = (self.values.get(name) for name in ("model", "float_model", "quantized_model", "recipe", "ranges"))
+        named = (self.values.get(name) for name in _READ)
         return files_read(*named, *(self.texts(name) for name in ("data", "verify_data", "eval", "files")))
 
     @property

@@ -31,7 +31,9 @@ def failure(given: Given, error: Exception) -> Outcome:
         traceback.print_exception(error)
     report = Report.failed(given.command, _as_quantool_error(error, given), model=given.model)
     verbose = given.flag("verbose")
-    return outcome_of(report, lambda screen: screen.summary(report, verbose=verbose) if report.nodes else None)
+    return outcome_of(
+        report, lambda screen: screen.summary(report, verbose=verbose) if report.nodes or report.check else None
+    )
 
 
 def finish(given: Given, outcome: Outcome, reports: Sequence[Path]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from quantool.pipeline.calibration.calibrate import calibrate
 from quantool.pipeline.calibration.merge import merge
+from quantool.pipeline.check import check
 from quantool.pipeline.compare import compare
 from quantool.pipeline.explain import explain
 from quantool.pipeline.inspect import inspect, inspect_stats
@@ -15,6 +16,7 @@ from quantool.pipeline.tuning.tune import tune
 
 __all__ = [
     "calibrate",
+    "check",
     "check_recipe",
     "compare",
     "explain",

@@ -17,6 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from quantool.report.changes import CHANGE_HEADER, change_rows, changed_nodes
 from quantool.report.model import Failure, NodeRow, Report, Status
 from quantool.report.sensitivity import SENSITIVITY_HEADER, Sensitivity, sensitivity_facts, sensitivity_rows
 from quantool.report.statistics import StatsInspection, statistics_facts, statistics_lines
@@ -68,6 +69,7 @@ class Screen:
         self._say(headline(report), style=_headline_style(report))
         self._console.print()
         self._facts(facts(report))
+        self._changes(report)
         self._table(OUTPUT_HEADER, output_rows(report))
         self._table(GATE_HEADER, gate_rows(report))
         self._candidates(report)
@@ -162,6 +164,14 @@ class Screen:
         if table.row_count:
             self._console.print()
             self._console.print(table)
+
+    def _changes(self, report: Report) -> None:
+        """What a check compared, and the nodes that it is about."""
+        self._table(CHANGE_HEADER, change_rows(report))
+        for heading, lines in changed_nodes(report).items():
+            self._console.print()
+            self._say(heading, style="bold")
+            self._indented(*lines)
 
     def _candidates(self, report: Report) -> None:
         """What a search tried, and the layers that it had to spare."""

@@ -6,6 +6,7 @@ from importlib import resources
 
 import jinja2
 
+from quantool.report.changes import CHANGE_HEADER, change_rows, changed_nodes
 from quantool.report.model import NodeRow, Report, TensorRow
 from quantool.report.summary import (
     GATE_HEADER,
@@ -40,6 +41,8 @@ def render(report: Report) -> str:
         data_line=data_line(report),
         facts=facts(report),
         bars=_bars(report),
+        changes=(CHANGE_HEADER, change_rows(report)),
+        changed=changed_nodes(report),
         gates=(GATE_HEADER, gate_rows(report)),
         outputs=(OUTPUT_HEADER, output_rows(report)),
         candidates=(CANDIDATE_HEADER, candidate_rows(report)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree as ET
 
 from quantool.recipe import option_flag
+from quantool.report.changes import changes_of, sentence, title
 from quantool.report.model import Gate, Report, Status
 from quantool.report.summary import data_line, facts, headline
 from quantool.report.wording import UNKNOWN, number, visible
@@ -12,9 +13,10 @@ from quantool.report.wording import UNKNOWN, number, visible
 
 def render(report: Report) -> str:
     """JUnit XML that CI systems read. A failed gate is a failure, any other error an error of the run."""
-    errors = () if report.status == Status.GATE_FAILED and report.gates else report.errors
-    failed = sum(not gate.passed for gate in report.gates)
-    totals = {"tests": str(1 + len(report.gates)), "failures": str(failed), "errors": str(len(errors))}
+    changes = changes_of(report)
+    errors = () if report.status == Status.GATE_FAILED and (report.gates or changes) else report.errors
+    failed = sum(not gate.passed for gate in report.gates) + sum(not change.passed for change in changes)
+    totals = {"tests": str(1 + len(report.gates) + len(changes)), "failures": str(failed), "errors": str(len(errors))}
     root = ET.Element("testsuites", {"name": "quantool", **totals})
     suite = ET.SubElement(root, "testsuite", {"name": f"quantool {report.command}", **totals})
     properties = ET.SubElement(suite, "properties")
@@ -27,6 +29,11 @@ def render(report: Report) -> str:
     ET.SubElement(run, "system-out").text = "\n".join(filter(None, (data_line(report), headline(report))))
     for gate in report.gates:
         _gate(suite, gate)
+    for change in changes:
+        case = ET.SubElement(suite, "testcase", {"classname": "quantool.check", "name": title(change)})
+        if not change.passed:
+            message = sentence(change)
+            ET.SubElement(case, "failure", {"type": "regression", "message": message}).text = message
     ET.indent(root)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 

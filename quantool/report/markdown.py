@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from quantool.report.changes import CHANGE_HEADER, change_rows, changed_nodes
 from quantool.report.model import NodeRow, Report
 from quantool.report.summary import (
     GATE_HEADER,
@@ -28,6 +29,9 @@ def render(report: Report) -> str:
     parts = [] if first is None else [_escaped(first)]
     parts.append(f"## {_escaped(headline(report))}")
     parts.append(_table(("figure", "value"), [(fact.label, fact.value) for fact in facts(report)]))
+    parts.append(_section("Comparisons", _table(CHANGE_HEADER, change_rows(report))))
+    for heading, lines in changed_nodes(report).items():
+        parts.append(_section(heading, "\n".join(f"- {_escaped(line)}" for line in lines)))
     parts.append(_section("Gates", _table(GATE_HEADER, gate_rows(report))))
     parts.append(_section("Outputs", _table(OUTPUT_HEADER, output_rows(report))))
     parts.append(_section("Candidates", _table(CANDIDATE_HEADER, candidate_rows(report))))

@@ -228,6 +228,46 @@ class ResponsibleRow:
     sqnr_db: float | None
 
 
+class Outcome(StrEnum):
+    """What became of a quantity since the baseline, the worst first."""
+
+    REGRESSED = "regressed"
+    UNKNOWN = "unknown"
+    IMPROVED = "improved"
+    WITHIN = "within"
+    NOT_JUDGED = "not-judged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One quantity of two runs.
+
+    subject: the output, or the metric, or "" for the whole model. baseline, current: None where unknown, infinite for
+    the SQNR of equal outputs. allowed: how much worse it may be, in its unit; None where it is not judged.
+    nodes: those that lost the property, as they are now, or where none did, those that gained it.
+    """
+
+    quantity: str
+    subject: str = ""
+    unit: str
+    baseline: float | None
+    current: float | None
+    allowed: float | None
+    outcome: Outcome
+    passed: bool
+    nodes: tuple[NodeRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckInfo:
+    """A run held against an earlier one. of: the command of both; report, baseline: the files of the two reports."""
+
+    of: str
+    report: str
+    baseline: str
+    changes: tuple[Change, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """An error as data: the four texts of a QuantoolError."""
@@ -266,6 +306,7 @@ class Report:
     chosen: str | None = None
     responsible: tuple[ResponsibleRow, ...] = ()
     recipe_file: str | None = None
+    check: CheckInfo | None = None
 
     @classmethod
     def failed(cls, command: str, error: QuantoolError, *, model: str | None = None) -> Report:

@@ -72,6 +72,8 @@ def facts(report: Report) -> tuple[Fact, ...]:
     """The figures of a run; what is not known, and what the command did not decide, is left out."""
     found = (
         ("model", _model(report)),
+        ("report", None if report.check is None else visible(report.check.report)),
+        ("baseline", None if report.check is None else visible(report.check.baseline)),
         ("output", _output(report)),
         ("quantized", None if report.command == "calibrate" else _quantized(report)),
         ("coverage", _coverage(report)),

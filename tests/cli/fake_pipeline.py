@@ -95,6 +95,9 @@ class FakePipeline(ModuleType):
     def compare(self, request: object) -> Report:
         return self._answer(request, "compare")
 
+    def check(self, request: object) -> Report:
+        return self._answer(request, "check")
+
     def explain(self, request: object) -> Report:
         return self._answer(request, "explain")
 

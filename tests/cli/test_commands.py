@@ -24,6 +24,7 @@ CALLS = {
     "explain": ["explain", "m.onnx"],
     "inspect": ["inspect", "m.onnx"],
     "compare": ["compare", "m.onnx", "q.onnx"],
+    "check": ["check", "r.json", "--baseline", "b.json"],
     "sensitivity": ["sensitivity", "m.onnx", "--data", "d.npz"],
     "calibrate": ["calibrate", "m.onnx", "-o", "m.qcal"],
     "merge": ["merge", "a.qcal", "b.qcal", "-o", "m.qcal"],
@@ -353,6 +354,8 @@ USAGE = [
     ("merge", "merge", "Missing argument 'FILES...'"),
     ("merge a.qcal", "merge", "not told where to write"),
     ("compare m.onnx", "compare", "Missing argument 'QUANTIZED_MODEL'"),
+    ("check r.json", "check", "not told what to compare with"),
+    ("check", "check", "Missing argument 'REPORT_FILE'"),
     ("targets extra", "targets", "unexpected extra argument"),
 ]
 

@@ -86,7 +86,7 @@ def test_a_run_that_went_well_fills_everything_in(ready: Shell) -> None:
     found = ready(f"{DATA} --min-sqnr 10").document
     written = Path("m.int8.onnx")
     assert {key for key, value in found.items() if value in (None, [])} == {
-        "errors", "memory", "warnings", "metric", "candidates", "chosen", "responsible", "recipe_file",
+        "errors", "memory", "warnings", "metric", "candidates", "chosen", "responsible", "recipe_file", "check",
     }  # fmt: skip
     assert found["model"] == {
         "path": "m.onnx", "sha256": _sha256(Path("m.onnx")), "opset": 17, "size_bytes": Path("m.onnx").stat().st_size,

@@ -27,7 +27,7 @@ from report.examples import NASTY, comparison, gate_failed, report
 KEYS = [
     "schema", "command", "status", "exit_code", "model", "output", "recipe", "data", "nodes", "tensors", "coverage",
     "verification", "runtime", "latency", "gates", "verdict", "warnings", "errors", "trials",
-    "memory", "metric", "candidates", "chosen", "responsible", "recipe_file",
+    "memory", "metric", "candidates", "chosen", "responsible", "recipe_file", "check",
 ]  # fmt: skip
 NESTED = {
     "model": ["path", "sha256", "opset", "size_bytes"],
