@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from quantool.elements import ELEMENTS
 from quantool.errors import RecipeError
-from quantool.recipe import Algorithm, Calibrator, Collect, Effort, Formula, Recipe, Rule, from_options, to_toml
+from quantool.recipe import OF_STATIC, Calibrator, Collect, Effort, Formula, Recipe, Rule, from_options, to_toml
 from quantool.schema import Mode
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
@@ -27,7 +27,7 @@ RULE = st.builds(
     granularity=st.none() | st.sampled_from(("tensor", "block:32")),
     range=st.tuples(st.floats(-1e30, -1e-30), st.floats(1e-30, 1e30)),
     calibrator=st.none() | st.sampled_from(Calibrator),
-    algorithms=st.none() | st.lists(st.sampled_from(Algorithm), unique=True).map(tuple),
+    algorithms=st.none() | st.lists(st.sampled_from(OF_STATIC), unique=True).map(tuple),
 )
 RECIPES = st.builds(
     Recipe,

@@ -8,6 +8,8 @@ error is the Gram matrix of its inputs (equation 1).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,12 +22,16 @@ _DAMPING_STEPS = 4
 _BLOCK = 128
 
 
-def gptq(weight: AnyArray, gram: Float64, scale: AnyArray, *, grid: Grid) -> NDArray[np.int32] | None:
-    """Codes that minimize the output error for the inputs behind the Gram matrix, symmetric grids only.
+def gptq(
+    weight: AnyArray, gram: Float64, scale: AnyArray, *, grid: Grid, zero_point: AnyArray | None = None
+) -> NDArray[np.int32] | None:
+    """Codes that minimize the output error for the inputs behind the Gram matrix.
 
     weight: float[O, d]; gram: float64[d, d], the mean of x x^T, or float64[G, d, d] for a convolution of G groups,
-    whose O / G outputs each read their own inputs; scale: float[O] or [], of each row. Returns int32[O, d], or None
-    where the matrix cannot be factored even with strong damping. Inputs that never occur are rounded to nearest.
+    whose O / G outputs each read their own inputs; scale: float[O] or [], of each row, or float[O, d] of each weight,
+    for scales in blocks ("static groups": they are fixed beforehand, so that columns may be visited in any order);
+    zero_point: integers[O, d], None for zero. Returns int32[O, d], or None where the matrix cannot be factored even
+    with strong damping. Inputs that never occur are rounded to nearest.
     """
     size = weight.shape[1]
     grams = gram.reshape(-1, size, size)
@@ -33,20 +39,40 @@ def gptq(weight: AnyArray, gram: Float64, scale: AnyArray, *, grid: Grid) -> NDA
     upper = _inverse_factors(np.take_along_axis(np.take_along_axis(grams, order[:, :, None], 1), order[:, None], 2))
     if upper is None:
         return None
-    step = np.broadcast_to(np.asarray(scale, np.float64).reshape(-1, 1), (len(weight), 1))
-    by_group = (weight.astype(np.float64) / step).reshape(len(grams), -1, size)
-    rest = np.take_along_axis(by_group, order[:, None], 2)
+
+    def visited(values: AnyArray) -> Float64:
+        by_group = np.broadcast_to(values, weight.shape).astype(np.float64).reshape(len(grams), -1, size)
+        return np.take_along_axis(by_group, order[:, None], 2)
+
+    rest, step = visited(weight), visited(np.asarray(scale) if np.ndim(scale) == 2 else np.reshape(scale, (-1, 1)))
+    zero = None if zero_point is None else visited(zero_point)
     codes = np.empty_like(rest)
     for start in range(0, size, _BLOCK):
         block = slice(start, min(start + _BLOCK, size))
-        errors = _round_block(rest[:, :, block], codes[:, :, block], upper[:, block, block], grid)
+        grids = _Grids(grid, step[:, :, block], None if zero is None else zero[:, :, block])
+        errors = _round_block(rest[:, :, block], codes[:, :, block], upper[:, block, block], grids)
         rest[:, :, block.stop :] -= errors @ upper[:, block, block.stop :]
     restored = np.empty(codes.shape, np.int32)
     np.put_along_axis(restored, order[:, None], codes.astype(np.int32), 2)
     return restored.reshape(weight.shape)
 
 
-def _round_block(rest: Float64, codes: Float64, upper: Float64, grid: Grid) -> Float64:
+@dataclass(frozen=True, slots=True)
+class _Grids:
+    """The codes, and the steps and zero points of the weights of one block, float64[G, O / G, n]; zero: None for 0."""
+
+    codes: Grid
+    step: Float64
+    zero: Float64 | None
+
+    def rounded(self, column: Float64, k: int) -> tuple[Float64, Float64]:
+        """The codes of one column, and what they stand for."""
+        zero = 0.0 if self.zero is None else self.zero[:, :, k]
+        found = np.clip(np.rint(column / self.step[:, :, k]) + zero, self.codes.qmin, self.codes.qmax)
+        return found, (found - zero) * self.step[:, :, k]
+
+
+def _round_block(rest: Float64, codes: Float64, upper: Float64, grids: _Grids) -> Float64:
     """Round the columns of one block of each group in place; returns what each leaves to the columns after the block.
 
     rest, codes: float64[G, O / G, n]; upper: float64[G, n, n].
@@ -54,8 +80,8 @@ def _round_block(rest: Float64, codes: Float64, upper: Float64, grid: Grid) -> F
     errors = np.empty_like(rest)
     for k in range(rest.shape[2]):
         column = rest[:, :, k]
-        codes[:, :, k] = np.clip(np.rint(column), grid.qmin, grid.qmax)
-        errors[:, :, k] = (column - codes[:, :, k]) / upper[:, k, k, None]
+        codes[:, :, k], value = grids.rounded(column, k)
+        errors[:, :, k] = (column - value) / upper[:, k, k, None]
         rest[:, :, k + 1 :] -= errors[:, :, k, None] * upper[:, None, k, k + 1 :]
     return errors
 

@@ -201,7 +201,7 @@ def _verdict(
             not_compared="no data" if job.recipe.verify else "--no-verify",
             weights_db=written.weights_db,
             samples=evaluation.samples,
-            held_out=draft.data.held_out if draft.data is not None and plan.activations else None,
+            held_out=draft.data.held_out if draft.data is not None and (plan.activations or draft.trials) else None,
             coverage=None if draft.coverage is None else draft.coverage.macs,
             float_convolutions=float_convolutions(source.facts, plan),
             elsewhere=None if job.target.runs_here else job.target.name,

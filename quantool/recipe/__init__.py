@@ -8,7 +8,18 @@ known one.
 from __future__ import annotations
 
 from quantool.recipe.checks import OUTPUT_GATES, impossible_rules, option_flag
-from quantool.recipe.choices import Algorithm, Calibrator, Collect, Effort, Formula, GraphIO
+from quantool.recipe.choices import (
+    OF_DATA,
+    OF_SCALES,
+    OF_STATIC,
+    OF_WEIGHTS,
+    Algorithm,
+    Calibrator,
+    Collect,
+    Effort,
+    Formula,
+    GraphIO,
+)
 from quantool.recipe.reading import from_options, recipe_problems
 from quantool.recipe.record import Recipe
 from quantool.recipe.rules import FLOAT, Rule
@@ -16,6 +27,10 @@ from quantool.recipe.toml import to_toml
 
 __all__ = [
     "FLOAT",
+    "OF_DATA",
+    "OF_SCALES",
+    "OF_STATIC",
+    "OF_WEIGHTS",
     "OUTPUT_GATES",
     "Algorithm",
     "Calibrator",

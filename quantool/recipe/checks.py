@@ -9,7 +9,7 @@ from typing import Any, Final
 from quantool.elements import ELEMENTS
 from quantool.errors import OptionError
 from quantool.metrics import METRICS, is_metric
-from quantool.recipe.choices import GraphIO
+from quantool.recipe.choices import OF_STATIC, OF_WEIGHTS, Algorithm, GraphIO
 from quantool.recipe.rules import FLOAT, Rule
 from quantool.schema import Format, Mode
 from quantool.values import BadValueError, block_size_of, nearest
@@ -95,15 +95,21 @@ def impossible_rules(rules: Sequence[Rule], *, mode: Mode | None, form: Format |
             pairs.append(("activations", "activations that are quantized at run time: they are uint8"))
         if mode is Mode.WEIGHT_ONLY and rule.activations not in (None, FLOAT):
             pairs.append(("activations", "weight-only mode, which leaves activations in float"))
-        if mode not in (Mode.STATIC, None) and rule.algorithms:
-            pairs.append(
-                (
-                    "algorithms",
-                    f"{'a run without data' if mode is Mode.AUTO else f'{mode} mode'}: they are "
-                    "fitted to samples of a static model",
-                )
-            )
+        if rule.algorithms and (because := _homeless(rule.algorithms, mode)):
+            pairs.append(("algorithms", because))
         yield from (_impossible_rule(position, rule, key, because) for key, because in pairs)
+
+
+def _homeless(algorithms: Sequence[Algorithm], mode: Mode | None) -> str:
+    """Why a mode does not have one of these algorithms; "" where it has all."""
+    if mode is Mode.WEIGHT_ONLY and not set(algorithms) <= set(OF_WEIGHTS):
+        return "weight-only mode: they are fitted to samples of a static model"
+    if mode is Mode.STATIC and not set(algorithms) <= set(OF_STATIC):
+        return "static mode: they are for weights alone"
+    if mode in (Mode.DYNAMIC, Mode.AUTO):
+        place = "a run without data" if mode is Mode.AUTO else f"{mode} mode"
+        return f"{place}: they are fitted to samples of a static model, or for weight-only mode"
+    return ""
 
 
 def _in_blocks(rule: Rule) -> bool:

@@ -54,3 +54,17 @@ class Algorithm(StrEnum):
     BIAS_CORRECTION = "bias-correction"
     SMOOTHING = "smoothing"
     EQUALIZATION = "equalization"
+    AWQ = "awq"
+    MSE_CLIP = "mse-clip"
+    K_QUANT = "k-quant"
+    HQQ = "hqq"
+
+
+#: what is done to weights alone, activations left in float
+OF_WEIGHTS = (Algorithm.GPTQ, Algorithm.AWQ, Algorithm.MSE_CLIP, Algorithm.K_QUANT, Algorithm.HQQ)
+#: what is done where activations become integers too
+OF_STATIC = (Algorithm.GPTQ, Algorithm.BIAS_CORRECTION, Algorithm.SMOOTHING, Algorithm.EQUALIZATION)
+#: what looks for the scales of weights; a node takes one
+OF_SCALES = (Algorithm.MSE_CLIP, Algorithm.K_QUANT, Algorithm.HQQ)
+#: what is fitted to samples
+OF_DATA = (Algorithm.GPTQ, Algorithm.AWQ)

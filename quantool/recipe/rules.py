@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from quantool.elements import ELEMENTS
 from quantool.errors import OptionError
-from quantool.recipe.choices import Algorithm, Calibrator
+from quantool.recipe.choices import OF_SCALES, Algorithm, Calibrator
 from quantool.values import block_size_of, nearest
 
 #: the type of activations that are not quantized
@@ -65,6 +65,14 @@ def rule_problems(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "A rule matches nothing", f"Give it {_listed(MATCHES)}."
     if not given:
         yield "A rule sets nothing", f"Give it {_listed(SETS)}."
+    searches = [str(found) for found in OF_SCALES if found in (values.get("algorithms") or ())]
+    if len(searches) > 1:
+        yield f"A rule sets the algorithms {' and '.join(searches)}", "Name one: each looks for the scales of a weight."
+    yield from _of_kinds(values, given)
+
+
+def _of_kinds(values: Mapping[str, Any], given: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """What is wrong with each value by itself."""
     if values.get("tensor") is not None:
         for key in (key for key in given if key in _OF_NODES):
             does = "excludes" if key == "exclude" else f"sets {key} for"

@@ -13,7 +13,7 @@ from quantool.formulas import compute, formula_for
 from quantool.recipe import Recipe
 from quantool.schema import FloatArray, Grid, Note, Parameters, Plan, QuantParams, Range
 from quantool.solve.ranges import DEFAULT_CALIBRATOR, default_calibrator, is_pinned, solve_ranges, statistic_kind
-from quantool.solve.weights import Load, solve_weight
+from quantool.solve.weights import Load, ScaleRule, solve_weight
 
 __all__ = [
     "DEFAULT_CALIBRATOR",
@@ -40,11 +40,13 @@ def solve(
     recipe: Recipe,
     corrections: Corrections = NO_CORRECTIONS,
     scales: Scales = NO_SCALES,
+    search: ScaleRule | None = None,
 ) -> Parameters:
     """Scales, zero points, and how to make the codes of every weight.
 
     load: a constant's value by name. corrections: node -> mean error of its output channels, taken out of its bias.
     scales: node -> scale of its weight, float32 in the shape that it would get, where one was fitted.
+    search: what looks for scales and zero points of weights that are better than those of rounding to nearest.
 
     Raises ModelError where a weight holds NaN or infinity.
     """
@@ -56,6 +58,7 @@ def solve(
             activations=activations,
             correction=corrections.get(spec.node),
             fitted=scales.get(spec.node),
+            search=search,
         )
         for spec in plan.weights
     }

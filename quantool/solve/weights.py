@@ -28,6 +28,8 @@ BIAS_LIMIT = 2.0**30
 SMALLEST_WEIGHT_SCALE = 2.0**-100
 
 Load = Callable[[str], AnyArray]
+#: (weight, spec) -> scale and zero point in the shape of the spec's granularity; None where rounding to nearest will do
+ScaleRule = Callable[[AnyArray, WeightSpec], tuple[FloatArray, IntArray] | None]
 BoolArray = NDArray[np.bool_]
 
 
@@ -38,15 +40,20 @@ def solve_weight(
     activations: Mapping[str, QuantParams],
     correction: NDArray[np.float64] | None = None,
     fitted: FloatArray | None = None,
+    search: ScaleRule | None = None,
 ) -> WeightParams:
     """Scale, zero point and (lazily) codes of one weight, and its reader's int32 bias.
 
     s = max|w| / qmax where symmetric, the asymmetric formula of ONNX elsewhere. A channel whose bias would
-    overflow gets a larger scale: its weights are negligible beside that bias. fitted: the scale to use instead.
+    overflow gets a larger scale: its weights are negligible beside that bias. fitted: the scale to use instead;
+    search: what may find better ones.
     Raises ModelError where the weight or the bias holds NaN or infinity.
     """
     weight = _finite(load(spec.tensor), spec.tensor)
     scale, zero_point = weight_scales(weight, spec)
+    found = None if search is None else search(weight, spec)
+    if found is not None:
+        scale, zero_point = found
     if fitted is not None and spec.index == 1:
         scale = fitted
     bias = bias_scale = None

@@ -98,3 +98,42 @@ def test_a_silent_group_is_rounded_to_nearest_beside_others():
     codes = gptq(weights, grams, scale, grid=grid)
     np.testing.assert_array_equal(codes[2:], nearest(weight, scale[2:], grid))
     assert not np.array_equal(codes[:2], codes[2:])
+
+
+# --- blocks and zero points -----------------------------------------------------------------------------
+
+
+def in_blocks(weight, grid, block):
+    """Scale and zero point of each weight, float[O, d], for blocks along the rows."""
+    cut = weight.reshape(len(weight), -1, block)
+    low, high = np.minimum(cut.min(2), 0), np.maximum(cut.max(2), 0)
+    scale = (high - low) / (grid.qmax - grid.qmin)
+    zero = np.clip(np.rint(grid.qmin - low / scale), grid.qmin, grid.qmax)
+    return np.repeat(scale, block, axis=1), np.repeat(zero, block, axis=1)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    dtype=st.sampled_from(["uint2", "uint4", "uint8", "int4"]),
+    inputs=st.sampled_from([16, 64, 160]),
+)
+def test_blocks_with_zero_points_stay_on_the_grid_and_gain_on_correlated_inputs(seed, dtype, inputs):
+    weight, gram = layer(seed, inputs=inputs, outputs=8, rank=max(inputs // 4, 1))
+    grid = Grid.of(dtype)
+    scale, zero = in_blocks(weight, grid, 16)
+    codes = gptq(weight, gram, scale, grid=grid, zero_point=zero)
+    assert grid.qmin <= codes.min() <= codes.max() <= grid.qmax
+    plain = np.clip(np.rint(weight / scale) + zero, grid.qmin, grid.qmax)
+    noise = [output_noise(weight - (q - zero) * scale, gram) for q in (codes, plain)]
+    assert noise[0] < noise[1]
+
+
+def test_scales_of_rows_may_be_given_for_each_weight():
+    weight, gram = layer(4)
+    grid = Grid.of("int4", symmetric=True)
+    scale = np.abs(weight).max(axis=1) / grid.qmax
+    spread = np.broadcast_to(scale[:, None], weight.shape)
+    np.testing.assert_array_equal(
+        gptq(weight, gram, scale, grid=grid), gptq(weight, gram, spread, grid=grid, zero_point=np.zeros(weight.shape))
+    )

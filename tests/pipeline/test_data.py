@@ -125,7 +125,7 @@ def test_from_16_feeds_on_some_are_held_out(
     assert ("verified on the same samples" in first) == (not held_out)
 
 
-@pytest.mark.parametrize("mode", ["dynamic", "weight-only"])
+@pytest.mark.parametrize("mode", ["dynamic", "weight-only --effort fast"])
 def test_where_nothing_calibrates_the_data_that_verifies_is_named(ready: Shell, mode: str) -> None:
     BESIDE["m.calib.npz"]()
     np.savez("v.npz", image=images(5, seed=1))

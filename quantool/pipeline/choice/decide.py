@@ -23,6 +23,7 @@ from quantool.pipeline.choice.equalize import not_equalized
 from quantool.pipeline.choice.forced import Ruling
 from quantool.pipeline.choice.noise import is_measurable
 from quantool.pipeline.choice.round_weights import MOST_INPUTS
+from quantool.pipeline.choice.weight_only import choose_weights, is_too_large, wants_data
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.feeds import data_info, ranges_info
 from quantool.pipeline.job import Job
@@ -32,7 +33,7 @@ from quantool.plan import Findings, examine, make_plan
 from quantool.plan.reasons import reason
 from quantool.recipe import Calibrator, Effort
 from quantool.runtime import Thrift
-from quantool.schema import Feed, Note, Parameters, Plan, Range, Reason
+from quantool.schema import Feed, Mode, Note, Parameters, Plan, Range, Reason
 from quantool.solve import solve, solve_ranges
 from quantool.stats import Stats
 
@@ -46,13 +47,10 @@ class Calibrated:
 
 
 def gather_evidence(job: Job, source: FloatModel, draft: Draft, *, also: Set[str] = frozenset()) -> Calibrated | None:
-    """Statistics of what a static plan needs, and of other tensors; None for plans that need no ranges."""
+    """Statistics of what a static plan needs, and of other tensors; None for plans that need neither nor samples."""
     plan = _plan(job, source, Findings())
     if not plan.activations:
-        if job.samples is not None:
-            job.samples.drain()
-            draft.data = data_info(job.samples)
-        return None
+        return _samples_alone(job, source, draft)
     stats, hardest = _stats(job, source, plan, draft, also=also)
     if job.samples is None:
         return Calibrated(stats=stats, judges=Judges(judging=(), fitting=(), held_out=False))
@@ -64,11 +62,36 @@ def gather_evidence(job: Job, source: FloatModel, draft: Draft, *, also: Set[str
     return Calibrated(stats=stats, judges=judges)
 
 
+def _samples_alone(job: Job, source: FloatModel, draft: Draft) -> Calibrated | None:
+    """Samples that weights alone are fitted to and judged on; None where they only verify."""
+    samples, found = job.samples, None
+    if samples is None:
+        return None
+    wanted = job.mode is Mode.WEIGHT_ONLY and samples.calibrates and wants_data(job.recipe)
+    if wanted and is_too_large(source):
+        fix = "Give more memory, or --effort fast." if job.recipe.memory else "Use --effort fast to say so."
+        draft.warnings.append(_weights_not_tried("the model is too large to be tried out", fix))
+    elif wanted:
+        for _ in samples.calibration():
+            pass
+        judges = Judges(judging=samples.kept, fitting=samples.fitting, held_out=bool(samples.held_out))
+        if len(judges.fitting) < 2 and not judges.held_out:
+            fix = "Give two samples or more, better a hundred, or --effort fast."
+            draft.warnings.append(_weights_not_tried("one sample cannot both fit and judge", fix))
+        found = Calibrated(stats=Stats(), judges=judges)
+    if found is None:
+        samples.drain()
+    draft.data = data_info(samples)
+    return found
+
+
 def decide(
     job: Job, source: FloatModel, evidence: Calibrated | None, kept: Mapping[str, Reason], *, draft: Draft
 ) -> tuple[FloatModel, Plan, Parameters]:
     """Plan, choose by measurement where samples judge, and solve."""
-    if evidence is not None:
+    if job.mode is Mode.WEIGHT_ONLY:
+        source, plan, parameters = _decide_weights(job, source, evidence, kept, draft=draft)
+    elif evidence is not None:
         with paused_collector():
             planner = _Planner(job, kept)
             chosen, draft.trials, notes = choose(source, evidence.stats, planner, evidence.judges, recipe=job.recipe)
@@ -88,6 +111,19 @@ def decide(
     draft.tensors = tensor_rows(parameters)
     draft.coverage = coverage(source.facts, plan, graph.macs(source.facts))
     return source, plan, parameters
+
+
+def _decide_weights(
+    job: Job, source: FloatModel, evidence: Calibrated | None, kept: Mapping[str, Reason], *, draft: Draft
+) -> tuple[FloatModel, Plan, Parameters]:
+    """The plan of a weight-only model, and how its weights are quantized."""
+    samples = None if evidence is None else evidence.judges
+    with paused_collector():
+        chosen, draft.trials, notes = choose_weights(
+            source, lambda model: _plan(job, model, Findings(keep=kept)), samples, recipe=job.recipe
+        )
+    draft.warnings.extend(notes)
+    return chosen.source, chosen.plan, chosen.parameters
 
 
 def starting_point(job: Job, source: FloatModel, evidence: Calibrated) -> tuple[Candidate, InFloat]:
@@ -154,6 +190,15 @@ def _stats(job: Job, source: FloatModel, plan: Plan, draft: Draft, *, also: Set[
         fix = "Give --verify-data with samples that did not calibrate, or --effort fast."
         draft.warnings.append(_not_tried("no samples are known to be new to the calibration", "--ranges", fix))
     return given, ()
+
+
+def _weights_not_tried(why: str, fix: str) -> Note:
+    return Note(
+        code="not-tried",
+        what=f"the weights are quantized by themselves: AWQ and GPTQ were not tried, because {why}",
+        where="--data",
+        fix=fix,
+    )
 
 
 def _groups_not_measured() -> Note:
