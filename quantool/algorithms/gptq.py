@@ -106,6 +106,14 @@ def _inverse_factors(grams: Float64) -> Float64 | None:
     return None
 
 
+def rescaled_gram(gram: Float64, factors: Float64) -> Float64:
+    """The Gram matrix of inputs that were multiplied by factors: diag(s) G diag(s).
+
+    gram: float64[G, d, d]; factors: float64[G, d]. Returns float64[G, d, d].
+    """
+    return factors[:, :, None] * gram * factors[:, None, :]
+
+
 def output_noise(error: AnyArray, gram: Float64) -> float:
     """Mean squared output error of a weight error, summed over the outputs: tr(E G E^T) of each group.
 

@@ -6,8 +6,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from quantool.algorithms.patches import Float32, convolution_rows, product_rows
 from quantool.schema import AnyArray, GraphFacts, NodeFact
+
+Float64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +61,14 @@ class LayerInput:
             sample, self.kernel, strides=self.strides, pads=pads, dilations=self.dilations, most=most
         )
         return found.reshape(len(found), self.groups, self.size)
+
+    def spread(self, factors: Float64) -> Float64:
+        """A number for each channel of the tensor as one for each entry of the rows, float64[groups, d].
+
+        factors: float64[C].
+        """
+        taps = 1 if self.kernel is None else math.prod(self.kernel)
+        return np.repeat(factors.reshape(self.groups, -1), taps, axis=1)
 
     def _same_pads(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
         """The pads of auto_pad (ONNX Conv-11): outputs of ceil(size / stride), the odd one at the end or the start."""

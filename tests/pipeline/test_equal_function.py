@@ -13,6 +13,7 @@ from pipeline.bed import model, normal
 from quantool import graph, targets
 from quantool.graph.normalize import normalize
 from quantool.pipeline.choice.equalize import EQUALIZED, equalized
+from quantool.pipeline.choice.rescale import Rescaled
 from quantool.pipeline.source import FloatModel, finished, given_loadable, run_all
 from quantool.plan import make_plan
 from quantool.recipe import from_options
@@ -91,8 +92,8 @@ def is_equalized(seed: int) -> bool:
     found = equalized(source, plan, known, feeds, recipe=from_options({}))
     if found is None:
         return False
-    assert isinstance(found, tuple), found
-    result, stats = found
+    assert isinstance(found, Rescaled), found
+    result, stats = found.source, found.stats
     assert EQUALIZED in result.changed
     assert stats.keys() == known.keys()
     for before, after in zip(run_all(source.normalized, feeds), run_all(result.normalized, feeds), strict=True):

@@ -108,7 +108,7 @@ def test_gptq_learns_from_the_rescaled_inputs() -> None:
 
 
 def test_what_computes_something_else_is_left_out_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(equalize, "same", lambda *_, **__: False)
+    monkeypatch.setattr(equalize, "computes_the_same", lambda *_, **__: False)
     found = quantool.quantize(two_layers(RELU), data=rows()).report
     assert not any("equalized" in trial.name for trial in found.trials)
     (warning,) = [each for each in found.warnings if each.code == "equalization-left-out"]

@@ -45,6 +45,11 @@ def with_grams(request: CollectRequest, source: FloatModel, *, largest: int) -> 
     return replace(request, grams={layer.key: layer for layer in _layers(source) if layer.size <= largest})
 
 
+def with_channels(request: CollectRequest, source: FloatModel) -> CollectRequest:
+    """The same and the channels of what layers read."""
+    return replace(request, channels={layer.tensor: layer.axis for layer in _layers(source)})
+
+
 def _layers(source: FloatModel) -> list[LayerInput]:
     """What the layers with weights multiply, in float32."""
     floats = {name for name, tensor in source.facts.tensors.items() if tensor.dtype == "float32"}
@@ -57,10 +62,10 @@ def file_request(source: FloatModel, wanted: Set[str], recipe: Recipe) -> Collec
     assert isinstance(source.normalized.model, bytes)
     request = replace(
         collect_request(source, wanted, recipe),
-        channels={layer.tensor: layer.axis for layer in _layers(source)},
         model_sha256=model_identity(source.loaded),
         graph_sha256=graph_identity(source.normalized.model, source.loaded.external),
     )
+    request = with_channels(request, source)
     return with_grams(request, source, largest=LARGEST_GRAM) if Collect.GRAM in recipe.collect else request
 
 

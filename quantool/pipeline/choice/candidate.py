@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from calibrators.statistic import Statistic
+from quantool.pipeline.choice.rescale import Origin
 from quantool.pipeline.choice.round_weights import Rounding
 from quantool.pipeline.source import FloatModel
 from quantool.schema import Parameters, Plan, Range
@@ -16,9 +17,9 @@ from quantool.schema import Parameters, Plan, Range
 class Candidate:
     """One way to quantize the model.
 
-    label: as a report names it; source: the float graph, smoothed or not; stats: its statistics; calibrator: what the
-    ranges come from; allowed: nodes before a Log that are quantized all the same; roundings: node -> how its weight is
-    rounded, where not to nearest.
+    label: as a report names it; source: the float graph, rescaled or not; stats: its statistics; calibrator: what the
+    ranges come from; allowed: nodes before a Log that are quantized all the same; origins: of tensors that were
+    rescaled since calibration; roundings: node -> how its weight is rounded, where not to nearest.
     """
 
     label: str
@@ -29,6 +30,7 @@ class Candidate:
     plan: Plan
     ranges: Mapping[str, Range]
     parameters: Parameters
+    origins: Mapping[str, Origin] = field(default_factory=lambda: MappingProxyType({}))
     roundings: Mapping[str, Rounding] = field(default_factory=lambda: MappingProxyType({}))
 
 

@@ -62,7 +62,7 @@ def is_layer(facts: GraphFacts, node: NodeFact) -> bool:
     if node.op_type not in _LAYERS or node.domain or node.scope or node.attributes.get("transA", 0):
         return False
     constants = [facts.tensors[name] for name in node.inputs[1:3] if name]
-    if not constants or not all(_is_own(fact) for fact in constants):
+    if not constants or not all(is_own(fact) for fact in constants):
         return False
     shape = _fixed_shape(constants[0])
     rank = len(facts.tensors[node.inputs[0]].shape or ())
@@ -70,7 +70,8 @@ def is_layer(facts: GraphFacts, node: NodeFact) -> bool:
     return fits and (len(constants) == 1 or _fixed_shape(constants[1]) in _bias_shapes(node, shape))
 
 
-def _is_own(fact: TensorFact) -> bool:
+def is_own(fact: TensorFact) -> bool:
+    """Whether a tensor is a float32 constant that one node alone reads."""
     own = fact.is_constant and not fact.is_input and not fact.is_output and not fact.transpose_of
     return own and len(fact.readers) == 1 and fact.dtype == "float32"
 
@@ -241,4 +242,4 @@ class _Finder:
         shape = _fixed_shape(fact)
         padded = (*(1 for _ in range(rank - len(shape))), *shape)
         wanted = tuple(channels.count if axis == channels.axis else 1 for axis in range(rank))
-        return _is_own(fact) and channels.repeats == 1 and padded == wanted
+        return is_own(fact) and channels.repeats == 1 and padded == wanted

@@ -5,12 +5,15 @@ A trial is a quantized model run beside the float one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 
 from calibrators.statistic import Statistic
 from quantool import graph
+from quantool.algorithms.smoothing import LEAST_SAVED
 from quantool.pipeline.choice.candidate import Candidate, InFloat, Planner
 from quantool.pipeline.choice.channels import Group
 from quantool.pipeline.choice.correct import corrections
@@ -18,9 +21,10 @@ from quantool.pipeline.choice.equalize import EQUALIZED, equalized
 from quantool.pipeline.choice.forced import Ruling
 from quantool.pipeline.choice.keep import FRUGAL, GENEROUS, Keeper
 from quantool.pipeline.choice.noise import is_measurable
+from quantool.pipeline.choice.rescale import Origin, Rescaled
 from quantool.pipeline.choice.round_weights import Rounding, rounded, with_codes
 from quantool.pipeline.choice.score import Judge
-from quantool.pipeline.choice.smooth import smoothed
+from quantool.pipeline.choice.smooth import SMOOTHED, smoothed
 from quantool.pipeline.source import FloatModel
 from quantool.recipe import Algorithm, Effort, Recipe
 from quantool.report.model import Trial
@@ -36,8 +40,8 @@ LEAST_GAIN_DB = 1.0
 MOST_LOSS_DB = 3.0
 #: models larger than this are not tried out: every trial quantizes all weights again
 LARGEST_TRIAL_BYTES = 1_000_000_000
-#: strengths of smoothing that are tried; 0.8 was best on two transformers, 0.5 is the paper's
-SMOOTHING = (0.5, 0.8)
+#: changes of the float graph, as labels name them
+_CHANGES = {EQUALIZED: "equalized", SMOOTHED: "smoothed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +129,15 @@ class _Maker:
         nodes = self.ruling.forced(Algorithm.SMOOTHING)
         if not nodes:
             return found
-        smooth = smoothed(found.source, found.plan, self.fitting, alpha=SMOOTHING[0], at=nodes.__contains__)
-        return found if smooth is None else self.made(smooth[0], {**found.stats, **smooth[1]}, calibrator)
+        for convolutions in (False, True):
+            forced = self._smoothed(
+                found,
+                lambda group: nodes.issuperset(group.readers),
+                convolutions=convolutions,
+                least_saved=-math.inf,
+            )
+            found = found if forced is None else self.made_from(forced, calibrator)
+        return found
 
     def made(
         self,
@@ -135,15 +146,18 @@ class _Maker:
         calibrator: str,
         *,
         allowed: frozenset[str] = frozenset(),
+        origins: Mapping[str, Origin] = MappingProxyType({}),
     ) -> Candidate:
         """Weights rounded to nearest, ranges by a calibrator."""
         plan, ranges = self.planner(source, stats, calibrator, allowed, frozenset())
         spectra = f", {plural(len(allowed), 'node')} before a Log too" if allowed else ""
+        changes = "".join(f", {said}" for change, said in _CHANGES.items() if change in source.changed)
         candidate = Candidate(
-            label=f"{calibrator} ranges{', equalized' if EQUALIZED in source.changed else ''}{spectra}",
+            label=f"{calibrator} ranges{changes}{spectra}",
             allowed=allowed,
             source=source,
             stats=stats,
+            origins=origins,
             calibrator=calibrator,
             plan=plan,
             ranges=ranges,
@@ -151,24 +165,29 @@ class _Maker:
         )
         return self._forced(candidate)
 
+    def made_from(self, found: Rescaled, calibrator: str, allowed: frozenset[str] = frozenset()) -> Candidate:
+        """The same of a model that was rescaled."""
+        return self.made(found.source, found.stats, calibrator, allowed=allowed, origins=found.origins)
+
     def proposals(self, first: Candidate) -> Iterator[Callable[[Candidate], Candidate | None]]:
         """What may be better than the best so far, one after the other; None where it would change nothing."""
         recipe = self.recipe
         yield self.equalized
         if recipe.calibrator is None and default_calibrator(recipe.activations) != "minmax":
-            yield lambda best: self.made(best.source, best.stats, "minmax")
+            yield lambda best: self.made(best.source, best.stats, "minmax", origins=best.origins)
         yield partial(self.spectral, first)
         everywhere = recipe.effort is Effort.MAX
-        for alpha in SMOOTHING if everywhere else ():
-            yield partial(self.smoothed, first, alpha)
+        for convolutions in (False, True) if everywhere else ():
+            yield partial(self.smoothed, convolutions=convolutions)
         yield partial(self.rounded, everywhere=everywhere)
-        yield partial(self.rounded_as_given, first)
         yield self.corrected
 
     def spectral(self, first: Candidate, best: Candidate) -> Candidate | None:
         """The best so far with the nodes before a Log, Sqrt, Sin or Cos as integers: faster, if it is no worse."""
         nodes = spectral_nodes(first.plan)
-        return self.made(best.source, best.stats, best.calibrator, allowed=nodes) if nodes else None
+        if not nodes:
+            return None
+        return self.made(best.source, best.stats, best.calibrator, allowed=nodes, origins=best.origins)
 
     def equalized(self, best: Candidate) -> Candidate | None:
         """The same on a model whose channels are balanced."""
@@ -180,20 +199,52 @@ class _Maker:
         self, best: Candidate, among: Callable[[Group], bool], *, balanced_too: bool = False
     ) -> Candidate | None:
         found = equalized(
-            best.source, best.plan, best.stats, self.fitting, recipe=self.recipe, among=among, balanced_too=balanced_too
+            best.source,
+            best.plan,
+            best.stats,
+            self.fitting,
+            recipe=self.recipe,
+            among=among,
+            balanced_too=balanced_too,
+            origins=best.origins,
         )
         if isinstance(found, Note):
             self.notes.append(found)
-        return self.made(*found, best.calibrator) if isinstance(found, tuple) else None
+        return self.made_from(found, best.calibrator) if isinstance(found, Rescaled) else None
 
-    def smoothed(self, first: Candidate, alpha: float, best: Candidate) -> Candidate | None:
-        """The ranges of the best so far on inputs that are smoothed."""
-        found = smoothed(first.source, first.plan, self.fitting, alpha=alpha, at=self.ruling.is_open)
+    def smoothed(self, best: Candidate, *, convolutions: bool) -> Candidate | None:
+        """The best so far with smoothed inputs, of matrix products or of convolutions."""
+        found = self._smoothed(best, self.ruling.is_open_group, convolutions=convolutions)
         if found is None:
             return None
-        source, new = found
-        candidate = self.made(source, {**first.stats, **new}, best.calibrator, allowed=best.allowed)
-        return replace(candidate, label=f"{candidate.label}, smoothed by {alpha}")
+        candidate = self.made_from(found, best.calibrator, best.allowed)
+        where = " in convolutions" if convolutions else ""
+        also = " too" if SMOOTHED in best.source.changed else ""
+        return replace(candidate, label=f"{candidate.label}{where}{also}")
+
+    def _smoothed(
+        self,
+        best: Candidate,
+        among: Callable[[Group], bool],
+        *,
+        convolutions: bool,
+        least_saved: float = LEAST_SAVED,
+    ) -> Rescaled | None:
+        found = smoothed(
+            best.source,
+            best.plan,
+            best.stats,
+            self.fitting,
+            recipe=self.recipe,
+            known=self.known.channels,
+            origins=best.origins,
+            among=among,
+            convolutions=convolutions,
+            least_saved=least_saved,
+        )
+        if isinstance(found, Note):
+            self.notes.append(found)
+        return found if isinstance(found, Rescaled) else None
 
     def rounded(self, best: Candidate, *, everywhere: bool) -> Candidate | None:
         """The same with GPTQ, everywhere or where the weights' noise dominates."""
@@ -202,13 +253,6 @@ class _Maker:
             return None
         label = f"{best.label}, GPTQ in {plural(len(found), 'layer')}"
         return self._corrected_by_force(self.solved(replace(best, label=label, roundings={**best.roundings, **found})))
-
-    def rounded_as_given(self, first: Candidate, best: Candidate) -> Candidate | None:
-        """GPTQ on the inputs as they were, of which calibration knows more, where smoothing is the best so far."""
-        if best.source is first.source or EQUALIZED in best.source.changed:
-            return None
-        plain = self.made(first.source, first.stats, best.calibrator, allowed=best.allowed)
-        return self.rounded(plain, everywhere=True)
 
     def corrected(self, best: Candidate) -> Candidate | None:
         """The same with bias correction."""
@@ -253,9 +297,16 @@ class _Maker:
         return self.solved(candidate, self._shifts(candidate, at=nodes.__contains__)) if nodes else candidate
 
     def _roundings(self, best: Candidate, *, everywhere: bool, at: Callable[[str], bool]) -> Mapping[str, Rounding]:
-        # Gram matrices of the first model say nothing of rescaled channels.
-        known = {} if EQUALIZED in best.source.changed else self.known.grams
-        return rounded(best.source, best.plan, best.parameters, self.fitting, known=known, everywhere=everywhere, at=at)
+        return rounded(
+            best.source,
+            best.plan,
+            best.parameters,
+            self.fitting,
+            known=self.known.grams,
+            origins=best.origins,
+            everywhere=everywhere,
+            at=at,
+        )
 
     def _shifts(self, best: Candidate, *, at: Callable[[str], bool]) -> Corrections:
         known = self.known.channels

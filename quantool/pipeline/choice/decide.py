@@ -15,6 +15,7 @@ from quantool.pipeline.calibration.statistics import (
     taps_of,
     usable_stats,
     wanted_by,
+    with_channels,
     with_grams,
 )
 from quantool.pipeline.choice.candidate import Candidate, InFloat
@@ -170,7 +171,7 @@ def _stats(job: Job, source: FloatModel, plan: Plan, draft: Draft, *, also: Set[
         wanted = wanted_by(plan) | wanted_by(_plan(job, source, Findings(allow=spectral_nodes(plan)))) | also
         request = collect_request(source, wanted, job.recipe)
         if job.recipe.effort is Effort.MAX and source.loaded.source.size_bytes <= LARGEST_TRIAL_BYTES:
-            request = with_grams(request, source, largest=MOST_INPUTS)
+            request = with_grams(with_channels(request, source), source, largest=MOST_INPUTS)
         taps = taps_of(source, request, job.samples, recipe=job.recipe, meter=draft.memory)
         gathered = gather(request, job.samples, taps=taps, recipe=job.recipe, progress=job.request.progress)
         if taps.model.thrift is Thrift.WEIGHTS and job.recipe.effort is not Effort.FAST:

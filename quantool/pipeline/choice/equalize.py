@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -21,19 +20,26 @@ from quantool.algorithms.equalization import (
     sizes_of,
     unseen_growth,
 )
-from quantool.collect import collect
-from quantool.edits import AddInitializer, Edit, SetInput
-from quantool.graph.allocator import NameAllocator
-from quantool.graph.edit import apply
 from quantool.graph.outputs import with_outputs
-from quantool.pipeline.calibration.statistics import collect_request
-from quantool.pipeline.choice.channels import Group, Layout, scalable_groups
-from quantool.pipeline.source import SAME_FLOAT, FloatModel, finished, run_all
+from quantool.pipeline.choice.channels import Group, scalable_groups
+from quantool.pipeline.choice.rescale import (
+    Origin,
+    Rescaled,
+    Rescaling,
+    by_channel,
+    by_taps,
+    computes_the_same,
+    edited,
+    factor_edits,
+    factor_origins,
+    places,
+    recalibrated,
+)
+from quantool.pipeline.source import FloatModel
 from quantool.recipe import Recipe
 from quantool.runtime import tap
-from quantool.schema import AnyArray, Feed, NodeFact, Note, Plan
+from quantool.schema import Feed, Note, Plan
 from quantool.solve import is_pinned
-from quantool.verify import same
 
 #: tensor -> the largest magnitudes of its channels in each feed
 Peaks: TypeAlias = Mapping[str, Sequence[Float64]]
@@ -56,12 +62,13 @@ def equalized(
     recipe: Recipe,
     among: Callable[[Group], bool] = lambda _: True,
     balanced_too: bool = False,
-) -> tuple[FloatModel, Mapping[str, Statistic]] | Note | None:
+    origins: Mapping[str, Origin] = MappingProxyType({}),
+) -> Rescaled | Note | None:
     """The model with balanced channels and its statistics; None where they are balanced already.
 
     The feeds measure the channels, and calibrate again what was rescaled. On all of them the result is compared with
     the float model: a note where they differ, as behind a Clip that other values reach. among: the groups that may be
-    rescaled; balanced_too: all of these are.
+    rescaled; balanced_too: all of these are; origins: of tensors that were rescaled before.
     """
     groups = tuple(group for group in planned_groups(source, plan, recipe) if among(group))
     if not groups or not feeds:
@@ -72,39 +79,24 @@ def equalized(
         return None
     activations, weights = _activations(source, groups, plan, peaks), list(_weights(source, plan, groups))
     factors = equalizing_factors([group.count for group in groups], activations, weights)
-    model = replace(source.model, ir=source.model.ir.clone())
-    apply(model, list(_edits(source, groups, factors, fresh=NameAllocator(model).fresh)))
-    changed = (*source.changed, EQUALIZED)
-    result = finished(source.loaded, model, source.given, changed=changed, threads=source.given.threads)
-    pairs = zip(*(run_all(one.normalized, feeds) for one in (source, result)), strict=True)
-    if not all(same(before, after, rtol=SAME_FLOAT) for before, after in pairs):
+    result = edited(source, lambda fresh: factor_edits(source, groups, factors, fresh=fresh), label=EQUALIZED)
+    if not computes_the_same(source, result, feeds):
         return _left_out(groups)
-    rescaled = {name for group in groups for name in group.tensors if name in stats}
-    request = collect_request(result, rescaled, recipe)
-    stream = tap(result.normalized, feeds, groups=[request.tensors], with_outputs=with_outputs)
-    grown = _as_if_unseen(stream, groups, [_growth(source, group, plan, peaks) for group in groups])
-    return result, {**stats, **collect(grown, request).tensors}
+    growth = [_growth(source, group, plan, peaks) for group in groups]
+    rescalings = {
+        name: Rescaling(layout=layout, growth=grown)
+        for group, grown in zip(groups, growth, strict=True)
+        for name, layout in group.tensors.items()
+        if name in stats
+    }
+    again = recalibrated(result, rescalings, feeds, recipe)
+    return Rescaled(source=result, stats={**stats, **again}, origins=factor_origins(groups, factors, origins))
 
 
 def _growth(source: FloatModel, group: Group, plan: Plan, peaks: Peaks) -> list[Float64]:
     """For each feed, how much its channels would grow if it had not been measured."""
     first = next(name for name in group.tensors if name in plan.activations)
     return unseen_growth(peaks[_measured(source, first)])
-
-
-def _as_if_unseen(
-    stream: Iterable[tuple[int, Mapping[str, AnyArray]]], groups: Sequence[Group], growth: Sequence[Sequence[Float64]]
-) -> Iterator[tuple[int, Mapping[str, AnyArray]]]:
-    """Each feed's tensors with the factors that the other feeds had given."""
-    homes = {name: (index, layout) for index, group in enumerate(groups) for name, layout in group.tensors.items()}
-    for sample, arrays in stream:
-        found = {}
-        for name, array in arrays.items():
-            index, layout = homes[name]
-            shape = [-1 if axis == layout.axis else 1 for axis in range(array.ndim)]
-            factors = np.repeat(growth[index][sample], layout.repeats).astype(np.float32)
-            found[name] = np.multiply(array, factors.reshape(shape), dtype=np.float32)
-        yield sample, found
 
 
 def planned_groups(source: FloatModel, plan: Plan, recipe: Recipe) -> tuple[Group, ...]:
@@ -123,12 +115,6 @@ def unbalanced(source: FloatModel, plan: Plan, groups: Sequence[Group], peaks: P
     sizes = [group.count for group in groups]
     found = imbalance(sizes, _activations(source, groups, plan, peaks), _weights(source, plan, groups))
     return tuple(group for group, spread in zip(groups, found, strict=True) if spread >= UNBALANCED)
-
-
-def by_channel(found: Float64, channels: Layout) -> Float64:
-    """The largest of each channel's values."""
-    largest: Float64 = found.reshape(channels.count, channels.repeats).max(axis=1)
-    return largest
 
 
 def not_equalized(source: FloatModel, plan: Plan, known: Mapping[str, Channels], recipe: Recipe) -> list[Note]:
@@ -208,93 +194,15 @@ def _activations(source: FloatModel, groups: Sequence[Group], plan: Plan, peaks:
     return list(found.values())
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A layer between groups, by their indices."""
-
-    node: NodeFact
-    writes: int | None
-    reads: int | None
-
-
-def _places(source: FloatModel, groups: Sequence[Group]) -> Iterator[_Place]:
-    """Every layer at an end of a group, in the order of the graph."""
-    writes = {name: index for index, group in enumerate(groups) for name in group.writers}
-    reads = {name: index for index, group in enumerate(groups) for name in group.readers}
-    for node in source.facts.nodes:
-        if node.name in writes or node.name in reads:
-            yield _Place(node, writes.get(node.name), reads.get(node.name))
-
-
 def _weights(source: FloatModel, plan: Plan, groups: Sequence[Group]) -> Iterator[Weight]:
     """The quantized layers at the ends of groups, loaded one at a time."""
     per_tensor = {spec.node: spec.axis is None for spec in plan.weights if spec.index == 1}
-    for place in _places(source, groups):
+    for place in places(source, groups):
         if place.node.name in per_tensor:
-            magnitudes = np.abs(_by_taps(source, place, groups)).max(axis=3).astype(np.float64)
+            magnitudes = np.abs(by_taps(source, place, groups)).max(axis=3).astype(np.float64)
             yield Weight(
                 magnitudes=magnitudes,
                 grows=place.writes,
                 shrinks=place.reads,
                 per_tensor=per_tensor[place.node.name],
             )
-
-
-def _by_taps(source: FloatModel, place: _Place, groups: Sequence[Group]) -> AnyArray:
-    """A weight as [G, O / G, I / G, taps]: outputs first, what one input channel is multiplied with last."""
-    weight = source.constant(place.node.inputs[1])
-    if place.node.op_type == "Conv":
-        count = place.node.attributes.get("group", 1)
-        assert isinstance(count, int)
-        return weight.reshape(count, weight.shape[0] // count, weight.shape[1], -1)
-    matrix = weight if place.node.attributes.get("transB", 0) else weight.T
-    inputs = matrix.shape[1] if place.reads is None else groups[place.reads].count
-    return matrix.reshape(1, matrix.shape[0], inputs, -1)
-
-
-def _edits(
-    source: FloatModel, groups: Sequence[Group], factors: Sequence[Float64], *, fresh: Callable[[str], str]
-) -> Iterator[Edit]:
-    """New weights, and new biases for the layers that write scaled tensors."""
-    for place in _places(source, groups):
-        node = place.node
-        load = partial(_scaled_weight, source, place, groups, factors)
-        yield from _replaced(source, node, 1, load, fresh=fresh)
-        if place.writes is not None and len(node.inputs) > 2 and node.inputs[2]:
-            bias = partial(_scaled_operand, source, node.inputs[2], factors[place.writes])
-            yield from _replaced(source, node, 2, bias, fresh=fresh)
-    for group, factor in zip(groups, factors, strict=True):
-        for use in group.operands:
-            node = source.facts.by_name[use.node]
-            operand = partial(_scaled_operand, source, node.inputs[use.index], factor)
-            yield from _replaced(source, node, use.index, operand, fresh=fresh)
-
-
-def _replaced(
-    source: FloatModel, node: NodeFact, index: int, load: Callable[[], AnyArray], *, fresh: Callable[[str], str]
-) -> Iterator[Edit]:
-    """One constant of a node in place of another of the same shape."""
-    old = node.inputs[index]
-    name, shape = fresh(f"{old}_equalized"), source.constant(old).shape
-    yield AddInitializer(name=name, dtype="float32", shape=shape, load=load)
-    yield SetInput(node.name, index, name)
-
-
-def _scaled_weight(source: FloatModel, place: _Place, groups: Sequence[Group], factors: Sequence[Float64]) -> AnyArray:
-    """Scale a weight: S_out W S_in^-1, in float64, rounded once."""
-    wide = _by_taps(source, place, groups).astype(np.float64)
-    count, outputs, inputs, _ = wide.shape
-    if place.writes is not None:
-        wide *= factors[place.writes].reshape(count, outputs, 1, 1)
-    if place.reads is not None:
-        wide /= factors[place.reads].reshape(count, 1, inputs, 1)
-    shape = source.constant(place.node.inputs[1]).shape
-    if place.node.op_type == "Conv" or place.node.attributes.get("transB", 0):
-        return wide.reshape(shape).astype(np.float32)
-    return np.ascontiguousarray(wide.reshape(shape[::-1]).T.astype(np.float32))
-
-
-def _scaled_operand(source: FloatModel, name: str, factors: Float64) -> AnyArray:
-    """Scale a constant with a number for each channel."""
-    constant = source.constant(name)
-    return (constant.astype(np.float64) * factors.reshape(constant.shape)).astype(np.float32)

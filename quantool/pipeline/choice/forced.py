@@ -51,7 +51,7 @@ class Ruling:
         applied = {
             Algorithm.GPTQ: {node for (node, _), w in parameters.weights.items() if not w.rounded_to_nearest},
             Algorithm.BIAS_CORRECTION: parameters.corrections.keys(),
-            Algorithm.SMOOTHING: _reading_others(given, result, slice(0, 1)),
+            Algorithm.SMOOTHING: _reading_others(given, result, slice(0, 2)),
             Algorithm.EQUALIZATION: _reading_others(given, result, slice(1, 2)),
         }
         for algorithm, nodes in applied.items():
@@ -61,8 +61,8 @@ class Ruling:
                     code="algorithm-without-effect",
                     what=f"{algorithm} changes nothing at {plural(len(missing), 'node')} that a rule wants it for",
                     where=missing[0],
-                    fix="It takes quantized Conv, MatMul and Gemm with constant weights (smoothing: products of "
-                    "matrices; equalization: layers behind one another), samples to fit, and a gain on them.",
+                    fix="It takes quantized Conv, MatMul and Gemm with constant weights (smoothing: what reads "
+                    "uneven channels; equalization: layers behind one another), samples to fit, and a gain on them.",
                 )
 
 

@@ -39,8 +39,8 @@ class Terms:
 FRUGAL: Final = Terms(enough_db=40.0, group_db=1.0, float_db=60.0)
 #: the highest effort's: accuracy comes first, within the budgets below
 GENEROUS: Final = Terms(enough_db=60.0, group_db=0.1, float_db=10.0)
-#: shares of the model's work that the highest effort may leave in float; integers save at most three quarters of the
-#: time of what they replace, so that the largest costs a result that is as fast as they allow a third of its speed
+#: shares of the model's work, and of its weights, that the highest effort may leave in float; integers save at most
+#: three quarters of the time and size of what they replace, so that the largest costs 30 % of either where they do
 BUDGETS: Final = (0.1, 0.05, 0.025)
 #: at the highest effort, measuring may run the model this many times as often as calibration did
 MOST_RUNS: Final = 8
@@ -108,8 +108,8 @@ class Keeper:
         shares = {number: noise.share((number,)) for number in range(len(sources))}
         work = work_of(candidate.source, groups, feeds[0])
         fixed = frozenset(i for i, group in enumerate(groups) if not self.fixed.isdisjoint(group.nodes))
-        trials = _Trials(self, candidate, groups, macs=work.macs, work=work.time)
-        sets = [spared(sources, shares, work.time, budget=budget, fixed=fixed) for budget in BUDGETS]
+        trials = _Trials(self, candidate, groups, macs=work.macs, work=work.price)
+        sets = [spared(sources, shares, work.price, budget=budget, fixed=fixed) for budget in BUDGETS]
         best = max(dict.fromkeys(sets), key=trials.worth)
         gained = trials.score(best) - trials.score(frozenset()) >= gain_db
         return trials.explained(best) if gained and trials.worth(best) > trials.worth(frozenset()) else candidate

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from calibrators import Gram
 from quantool.algorithms.coordinate_descent import descend, rounded_well
-from quantool.algorithms.gptq import Float64, gptq, output_noise
+from quantool.algorithms.gptq import Float64, gptq, output_noise, rescaled_gram
 from quantool.algorithms.layer_input import LayerInput, layer_input
 from quantool.graph.outputs import with_outputs
+from quantool.pipeline.choice.rescale import Origin
 from quantool.pipeline.source import FloatModel
 from quantool.runtime import tap
 from quantool.schema import AnyArray, Feed, FloatArray, Grid, NodeFact, Parameters, Plan, WeightParams
@@ -28,6 +29,8 @@ from quantool.solve.weights import BIAS_LIMIT
 MOST_INPUTS = 2048
 #: rows for each input of a layer, and rows of each sample at least: fewer fit the samples instead of the layer
 ROWS_AN_INPUT, LEAST_ROWS = 4, 64
+#: calibration keeps 14 bits of the largest channel; of one that was rescaled by this much more, six
+MOST_SPREAD = 256.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,7 @@ def rounded(
     feeds: Sequence[Feed],
     *,
     known: Mapping[str, Gram] = MappingProxyType({}),
+    origins: Mapping[str, Origin] = MappingProxyType({}),
     everywhere: bool = False,
     at: Callable[[str], bool] = lambda _: True,
 ) -> Mapping[str, Rounding]:
@@ -62,21 +66,33 @@ def rounded(
 
     A layer needs it where the noise of rounding its weights to nearest, tr(E G E^T), exceeds the noise of rounding
     its inputs, s^2 / 12 for each element of each row of weights; everywhere: all layers, by the best means. known: Gram
-    matrices from calibration; others are gathered from the feeds. at: the nodes that may be changed.
+    matrices from calibration; others are gathered from the feeds. origins: of tensors that were rescaled since. at: the
+    nodes that may be changed.
     """
     layers = [layer for layer in _layers(source, plan, parameters) if at(layer.node.name)]
-    grams = {**_gathered(source, [layer for layer in layers if layer.input.key not in known], feeds), **known}
+    gathered = _gathered(source, [x for x in layers if _calibrated(x.input, origins, known) is None], feeds)
     found: dict[str, Rounding] = {}
     for layer in layers:
-        gram = grams.get(layer.input.key)
+        gram = _calibrated(layer.input, origins, known) or gathered.get(layer.input.key)
         # Inputs that were always zero fit nothing.
         if gram is None or not gram.sums.parts:
             continue
+        origin = None if layer.input.key in gathered else origins.get(layer.input.tensor)
+        mean = gram.mean() if origin is None else rescaled_gram(gram.mean(), layer.input.spread(origin.factors))
         least = _least_scale(source, layer, parameters)
-        rounding = _better(layer, gram.mean(), parameters, least=least if everywhere else None)
+        rounding = _better(layer, mean, parameters, least=least if everywhere else None)
         if rounding is not None:
             found[layer.node.name] = rounding
     return found
+
+
+def _calibrated(layer: LayerInput, origins: Mapping[str, Origin], known: Mapping[str, Gram]) -> Gram | None:
+    """The Gram matrix of what a layer read in calibration; None where that has too few digits for its channels now."""
+    origin = origins.get(layer.tensor)
+    if origin is None:
+        return known.get(layer.key)
+    rough = origin.factors.max() > MOST_SPREAD * origin.factors.min()
+    return None if rough else known.get(replace(layer, tensor=origin.tensor).key)
 
 
 def with_codes(parameters: Parameters, roundings: Mapping[str, Rounding]) -> Parameters:

@@ -1,145 +1,179 @@
-"""Smoothing of the inputs of matrix products: the same float function with easier activations."""
+"""Smoothing of layers' inputs: the same float function with easier activations, each unit at its own strength.
+
+A unit is a tensor that matrix products read, or a group of tensors between layers. What stands in front takes the
+factors up where it can: layers, and the constants of a LayerNormalization; elsewhere one Mul is inserted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Final
 
 import numpy as np
 
-from calibrators import Histogram
+from calibrators import Channels
 from calibrators.statistic import Statistic
-from quantool.algorithms.smoothing import Float64, smoothing_factors
+from quantool.algorithms.equalization import clip_limits
+from quantool.algorithms.smoothing import LEAST_SAVED, Float64, SmoothedInput, SmoothedLayer, best_factors
 from quantool.edits import AddInitializer, AddNode, Edit, SetInput
-from quantool.graph.allocator import NameAllocator
-from quantool.graph.edit import apply
-from quantool.graph.outputs import with_outputs
-from quantool.pipeline.source import SAME_FLOAT, FloatModel, finished, run_all
-from quantool.runtime import tap
-from quantool.schema import AnyArray, Feed, NodeFact, Plan
-from quantool.verify import same
+from quantool.pipeline.choice.channels import Group
+from quantool.pipeline.choice.rescale import (
+    Origin,
+    Place,
+    Rescaled,
+    Rescaling,
+    by_taps,
+    computes_the_same,
+    edited,
+    factor_edits,
+    factor_origins,
+    recalibrated,
+    with_ends,
+)
+from quantool.pipeline.choice.seen import Seen, seen_channels
+from quantool.pipeline.choice.smoothable import SmoothUnit, smooth_units
+from quantool.pipeline.source import FloatModel
+from quantool.recipe import Recipe
+from quantool.schema import AnyArray, Feed, Grid, Note, Plan, WeightSpec
+
+#: what `FloatModel.changed` holds of a model whose inputs were smoothed
+SMOOTHED: Final = "smooth"
 
 
 def smoothed(
     source: FloatModel,
     plan: Plan,
+    stats: Mapping[str, Statistic],
     feeds: Sequence[Feed],
     *,
-    alpha: float,
-    at: Callable[[str], bool] = lambda _: True,
-) -> tuple[FloatModel, Mapping[str, Statistic]] | None:
-    """The model with smoothed inputs, and the statistics of the tensors that are new; None where nothing applies.
+    recipe: Recipe,
+    known: Mapping[str, Channels],
+    origins: Mapping[str, Origin],
+    among: Callable[[Group], bool],
+    convolutions: bool,
+    least_saved: float = LEAST_SAVED,
+) -> Rescaled | Note | None:
+    """The model with smoothed inputs; None where nothing applies, or no unit is expected to gain.
 
-    One Mul stands before each input that only quantized matrix products with constant weights read. The result is
-    compared with the float model on the first feed: None where they differ. at: the nodes that may be changed.
+    The feeds measure the channels, and calibrate again what was rescaled. On all of them the result is compared with
+    the float model: a note where they differ. known: channels of calibration; origins: of tensors that were rescaled
+    since; among: the units that may be changed; convolutions: those that such layers read, else those of products;
+    least_saved: the share of its expected error that a unit must save.
     """
-    groups = {
-        tensor: readers
-        for tensor, readers in smoothable(source, plan).items()
-        if all(at(reader.name) for reader in readers)
+    units = [unit for unit in smooth_units(source, plan, recipe, convolutions=convolutions) if among(unit.group)]
+    if not units or not feeds:
+        return None
+    layouts = {name: layout for unit in units for name, layout in unit.layouts.items()}
+    seen = seen_channels(source, layouts, feeds)
+    before = {name: _calibrated(name, known, origins) for name in seen}
+    ends = {name: each.ends(*before[name]) for name, each in seen.items()}
+    found = [(unit, _factors(source, plan, unit, seen, ends, least_saved=least_saved)) for unit in units]
+    chosen = [(unit, factors) for unit, factors in found if factors is not None]
+    if not chosen:
+        return None
+    # A tensor that a Mul smooths has a new name.
+    names: dict[str, str] = {}
+    result = edited(source, lambda fresh: _edits(source, chosen, names, fresh=fresh), label=SMOOTHED)
+    if not computes_the_same(source, result, feeds):
+        return _left_out(chosen[0][0])
+    growth = {name: each.growth(before[name][0]) for name, each in seen.items()}
+    rescalings = {
+        names.get(name, name): Rescaling(layout=layout, growth=growth[unit.read])
+        for unit, _ in chosen
+        for name, layout in unit.group.tensors.items()
+        if name in stats
     }
-    if not groups or not feeds:
-        return None
-    peaks = _peaks(source, sorted(groups), feeds)
-    model = replace(source.model, ir=source.model.ir.clone())
-    fresh = NameAllocator(model).fresh
-    edits: list[Edit] = []
-    names = []
-    for tensor, readers in groups.items():
-        weights = [_row_peaks(source, node) for node in readers]
-        factors = smoothing_factors(peaks[tensor], np.max(weights, axis=0), alpha=alpha)
-        names.append(fresh(f"{tensor}_smoothed"))
-        edits += _edits(source, (tensor, names[-1]), readers, factors, fresh=fresh)
-    apply(model, edits)
-    result = finished(source.loaded, model, source.given, changed=source.changed, threads=source.given.threads)
-    before, after = (run_all(one.normalized, feeds[:1])[0] for one in (source, result))
-    if not same(before, after, rtol=SAME_FLOAT):
-        return None
-    return result, _statistics(result, names, feeds)
+    again = dict(recalibrated(result, rescalings, feeds, recipe))
+    for unit, factors in chosen:
+        for name in unit.rounded:
+            if (new := names.get(name, name)) in again:
+                again[new] = with_ends(again[new], *(end * factors for end in ends[name]))
+    return Rescaled(source=result, stats={**stats, **again}, origins=_origins(chosen, names, origins))
 
 
-def smoothable(source: FloatModel, plan: Plan) -> Mapping[str, tuple[NodeFact, ...]]:
-    """Tensors that can be smoothed -> the matrix products that read them quantized.
-
-    Every quantized reader must be such a product; float readers go on reading the tensor as it was.
-    """
-    shared = [spec.group for spec in plan.activations.values()]
-    found: dict[str, tuple[NodeFact, ...]] = {}
-    for name, spec in plan.activations.items():
-        if spec.replaces or spec.fixed is not None or shared.count(spec.group) > 1:
-            continue
-        uses = [use for use in source.facts.readers(name) if use.index in plan.decisions[use.node].inputs]
-        readers = tuple(source.facts.by_name[use.node] for use in uses)
-        if readers and all(_is_product(source, node, name) for node in readers):
-            found[name] = readers
-    return found
+def _left_out(unit: SmoothUnit) -> Note:
+    return Note(
+        code="smoothing-left-out",
+        what="with smoothed inputs the model computes something else, and they were left as they are",
+        where=unit.read,
+        fix="Nothing to do; a rule with algorithms = [] for the layers around it saves the trial.",
+    )
 
 
-def _is_product(source: FloatModel, node: NodeFact, tensor: str) -> bool:
-    weight = source.facts.tensors[node.inputs[1]] if len(node.inputs) > 1 else None
-    shape = source.facts.tensors[tensor].shape
-    if node.op_type not in ("MatMul", "Gemm") or node.domain or node.inputs[0] != tensor or weight is None:
-        return False
-    return bool(weight.is_constant and weight.shape and len(weight.shape) == 2 and shape and len(shape) >= 2)
+def _calibrated(
+    name: str, known: Mapping[str, Channels], origins: Mapping[str, Origin]
+) -> tuple[Channels | None, Origin | None]:
+    """What calibration knows of a tensor's channels, and how it was rescaled since."""
+    origin = origins.get(name)
+    return known.get(name if origin is None else origin.tensor), origin
 
 
-def _input_axis(node: NodeFact) -> int:
-    return 1 if node.op_type == "Gemm" and node.attributes.get("transB", 0) else 0
+def _factors(
+    source: FloatModel,
+    plan: Plan,
+    unit: SmoothUnit,
+    seen: Mapping[str, Seen],
+    ends: Mapping[str, tuple[Float64, Float64]],
+    *,
+    least_saved: float,
+) -> Float64 | None:
+    """What multiplies the channels of a unit, None where that is not expected to gain."""
+    inputs = []
+    for name in unit.rounded:
+        grid = Grid.of(plan.activations[name].dtype)
+        inputs.append(SmoothedInput(lows=ends[name][0], highs=ends[name][1], levels=grid.qmax - grid.qmin))
+    layers = [_layer(source, unit, spec) for spec in unit.weights]
+    bounds = [clip_limits(seen[name].peaks, bound) for name, bound in unit.group.bounds.items()]
+    most = np.min(bounds, axis=0) if bounds else None
+    found = best_factors(inputs, layers, seen[unit.read].power, most=most, least_saved=least_saved)
+    return None if found is None else 1.0 / found[0]
 
 
-def _row_peaks(source: FloatModel, node: NodeFact) -> Float64:
-    """max|W_j| of each input channel of a product."""
-    weight = source.constant(node.inputs[1])
-    peaks: Float64 = np.abs(weight).max(axis=1 - _input_axis(node)).astype(np.float64)
-    return peaks
-
-
-def _peaks(source: FloatModel, tensors: Sequence[str], feeds: Sequence[Feed]) -> Mapping[str, Float64]:
-    """max|X_j| of each channel of each tensor over the feeds."""
-    peaks: dict[str, Float64] = {}
-    for _, arrays in tap(source.normalized, feeds, groups=[list(tensors)], with_outputs=with_outputs):
-        for tensor, array in arrays.items():
-            rows = np.abs(array.reshape(-1, array.shape[-1]))
-            found = rows.max(axis=0, initial=0.0).astype(np.float64)
-            peaks[tensor] = np.maximum(peaks[tensor], found) if tensor in peaks else found
-    return peaks
+def _layer(source: FloatModel, unit: SmoothUnit, spec: WeightSpec) -> SmoothedLayer:
+    weight = by_taps(source, Place(source.facts.by_name[spec.node], None, 0), [unit.group]).astype(np.float64)
+    return SmoothedLayer(
+        magnitudes=np.abs(weight).max(axis=3),
+        energies=np.square(weight).sum(axis=(1, 3)).reshape(-1),
+        taps=weight.shape[3],
+        levels=Grid.of(spec.dtype, symmetric=True, bits=spec.bits).qmax,
+        per_tensor=spec.axis is None,
+    )
 
 
 def _edits(
     source: FloatModel,
-    tensors: tuple[str, str],
-    readers: Sequence[NodeFact],
-    factors: Float64,
+    chosen: Sequence[tuple[SmoothUnit, Float64]],
+    names: dict[str, str],
     *,
     fresh: Callable[[str], str],
-) -> list[Edit]:
-    """One Mul by 1/s, and the readers' weights times s. tensors: the old and the new one."""
-    tensor, name = tensors
-    inverse = (1.0 / factors).astype(np.float32)
-    constant = fresh(f"{tensor}_smoothing")
-    edits: list[Edit] = [
-        AddInitializer(name=constant, dtype="float32", shape=inverse.shape, load=lambda: inverse),
-        AddNode(op_type="Mul", name=fresh(f"{name}_Mul"), inputs=(tensor, constant), outputs=(name,)),
-    ]
-    for node in readers:
-        load = partial(_scaled, source.constant, node, factors)
-        weight, shape = fresh(f"{node.inputs[1]}_smoothed"), source.constant(node.inputs[1]).shape
-        edits += [
-            AddInitializer(name=weight, dtype="float32", shape=shape, load=load),
-            SetInput(node.name, 0, name),
-            SetInput(node.name, 1, weight),
-        ]
-    return edits
+) -> Iterator[Edit]:
+    """The factors where the units take them up, and a Mul where nothing does; fills in the new names."""
+    yield from factor_edits(source, [unit.group for unit, _ in chosen], [f for _, f in chosen], fresh=fresh)
+    for unit, factors in chosen:
+        if not unit.inserted:
+            continue
+        values = factors.astype(np.float32)
+        name, constant = fresh(f"{unit.read}_smoothed"), fresh(f"{unit.read}_smoothing")
+        names[unit.read] = name
+        yield AddInitializer(name=constant, dtype="float32", shape=values.shape, load=partial(_same, values))
+        yield AddNode(op_type="Mul", name=fresh(f"{name}_Mul"), inputs=(unit.read, constant), outputs=(name,))
+        for node in unit.group.readers:
+            yield SetInput(node, 0, name)
 
 
-def _scaled(constant: Callable[[str], AnyArray], node: NodeFact, factors: Float64) -> AnyArray:
-    wide = constant(node.inputs[1]).astype(np.float64)
-    return (wide * (factors[None, :] if _input_axis(node) else factors[:, None])).astype(np.float32)
+def _same(array: AnyArray) -> AnyArray:
+    return array
 
 
-def _statistics(source: FloatModel, tensors: Sequence[str], feeds: Sequence[Feed]) -> Mapping[str, Statistic]:
-    states = {name: Histogram() for name in tensors}
-    for _, arrays in tap(source.normalized, feeds, groups=[list(tensors)], with_outputs=with_outputs):
-        states = {name: state.observe(arrays[name]) for name, state in states.items()}
-    return states
+def _origins(
+    chosen: Sequence[tuple[SmoothUnit, Float64]], names: Mapping[str, str], before: Mapping[str, Origin]
+) -> Mapping[str, Origin]:
+    kept = [(unit.group, factors) for unit, factors in chosen if not unit.inserted]
+    found = dict(factor_origins([group for group, _ in kept], [factors for _, factors in kept], before))
+    for unit, factors in chosen:
+        if unit.inserted:
+            origin = before.get(unit.read)
+            new = Origin(tensor=unit.read, factors=factors) if origin is None else origin.scaled(factors)
+            found[names[unit.read]] = new
+    return found

@@ -53,8 +53,8 @@ def spared(
 ) -> frozenset[int]:
     """The groups to leave in float: step by step those that silence most noise for what they cost.
 
-    shares: the noise of each source, by number; work: of each group, a share of the model's; budget: what work and
-    conversions may come to; fixed: groups that stay integers.
+    shares: the noise of each source, by number; work: what each group gives up in float, a share of the model; budget:
+    what that and conversions may come to; fixed: groups that stay integers.
     """
     total = sum(shares.values())
     kept: frozenset[int] = frozenset()

@@ -22,10 +22,19 @@ ELEMENT: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Shares of the model for each group. macs: of its multiply-adds; time: of these and of the elements it writes."""
+    """Shares of the model for each group.
+
+    macs: of its multiply-adds; time: of these and of the elements it writes; size: of the weights that become integers.
+    """
 
     macs: tuple[float, ...]
     time: tuple[float, ...]
+    size: tuple[float, ...]
+
+    @property
+    def price(self) -> tuple[float, ...]:
+        """What a group gives up in float, of speed or of size, whichever is more."""
+        return tuple(max(pair) for pair in zip(self.time, self.size, strict=True))
 
 
 def work_of(source: FloatModel, groups: Sequence[FusionGroup], feed: Feed) -> Work:
@@ -41,7 +50,12 @@ def work_of(source: FloatModel, groups: Sequence[FusionGroup], feed: Feed) -> Wo
     moved = [sum(_size(seen, name) for name in group.tensors) for group in groups]
     spent = [a + ELEMENT * b for a, b in zip(multiplied, moved, strict=True)]
     all_spent = max(whole + ELEMENT * sum(moved), 1)
-    return Work(macs=tuple(m / whole for m in multiplied), time=tuple(s / all_spent for s in spent))
+    stored = [sum(_size(facts, facts.by_name[node].inputs[index]) for node, index in g.weights) for g in groups]
+    return Work(
+        macs=tuple(m / whole for m in multiplied),
+        time=tuple(s / all_spent for s in spent),
+        size=tuple(s / max(sum(stored), 1) for s in stored),
+    )
 
 
 def _seen(source: FloatModel, feed: Feed, names: Iterable[str]) -> GraphFacts:
