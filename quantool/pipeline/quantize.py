@@ -191,28 +191,26 @@ def _verdict(
     job: Job, source: FloatModel, plan: Plan, written: _Written, evaluation: Evaluation, *, size: int, draft: Draft
 ) -> str:
     """The sentence, and what else to try or to know. size: of the result, in bytes."""
-    said = verdict(
-        Evidence(
-            mode=plan.mode,
-            float_bytes=job.loaded.source.size_bytes,
-            quantized_bytes=size,
-            latency=evaluation.latency,
-            outputs=evaluation.outputs,
-            not_compared="no data" if job.recipe.verify else "--no-verify",
-            weights_db=written.weights_db,
-            samples=evaluation.samples,
-            held_out=draft.data.held_out if draft.data is not None and (plan.activations or draft.trials) else None,
-            coverage=None if draft.coverage is None else draft.coverage.macs,
-            float_convolutions=float_convolutions(source.facts, plan),
-            elsewhere=None if job.target.runs_here else job.target.name,
-        )
+    evidence = Evidence(
+        mode=plan.mode,
+        float_bytes=job.loaded.source.size_bytes,
+        quantized_bytes=size,
+        latency=evaluation.latency,
+        outputs=evaluation.outputs,
+        not_compared="no data" if job.recipe.verify else "--no-verify",
+        weights_db=written.weights_db,
+        samples=evaluation.samples,
+        held_out=draft.data.held_out if draft.data is not None and (plan.activations or draft.trials) else None,
+        coverage=None if draft.coverage is None else draft.coverage.macs,
+        float_convolutions=float_convolutions(source.facts, plan),
+        elsewhere=None if job.target.runs_here else job.target.name,
     )
     remarks = (
-        other_ways(plan.mode, evaluation.latency) if job.target.runs_here else "",
+        other_ways(evidence) if job.target.runs_here else "",
         WHAT_DATA_ADDS if job.mode is Mode.AUTO else "",
         NOT_TIMED if job.recipe.memory is not None and job.samples is not None else "",
     )
-    return " ".join((said, *filter(None, remarks)))
+    return " ".join((verdict(evidence), *filter(None, remarks)))
 
 
 def strictness(job: Job) -> bool | None:

@@ -23,6 +23,10 @@ LOW_COVERAGE: Final = 0.5
 
 #: how a verdict begins that advises against the result
 NOT_WORTH_IT: Final = "Not worth it"
+#: what to try where integer activations lose an output
+_MORE_EXACT: Final = (
+    "`--mode weight-only` leaves activations in float; `quantool tune` searches for what keeps the outputs."
+)
 _SLOWER: Final = "slower than float"
 _ONE_CONVOLUTION: Final = "1 convolution turns its weights"
 
@@ -75,11 +79,14 @@ def verdict(evidence: Evidence) -> str:
     return " ".join((sentence[0].upper() + sentence[1:], *(remark for remark in remarks if remark)))
 
 
-def other_ways(mode: Mode, latency: Latency | None) -> str:
-    """What to try where a result is slower than float; "" where it is not, or is wanted for its size."""
-    if latency is None or not _is_slower(latency) or mode not in _OTHER_MODES:
-        return ""
-    return f"{_OTHER_MODES[mode]}; `quantool tune` searches modes and operators by measured time."
+def other_ways(evidence: Evidence) -> str:
+    """What to try where a result is slower than float or lost an output; "" where it is fine, or wanted for size."""
+    latency, mode = evidence.latency, evidence.mode
+    if latency is not None and _is_slower(latency) and mode in _OTHER_MODES:
+        return f"{_OTHER_MODES[mode]}; `quantool tune` searches modes and operators by measured time."
+    if mode is Mode.STATIC and (_is_noise(evidence) or _lost_channel(evidence)):
+        return _MORE_EXACT
+    return ""
 
 
 def _flaws(evidence: Evidence) -> list[str]:
@@ -92,11 +99,15 @@ def _flaws(evidence: Evidence) -> list[str]:
         flaws.append(f"{_SLOWER} ({latency.speedup:.2f}x)")
     if not smaller and (latency is None or not _is_faster(latency)):
         flaws.append("neither smaller nor faster" if latency is not None else "not smaller")
-    name, worst = _worst_output(evidence)
-    if worst is not None and worst.sqnr_db is not None and worst.sqnr_db < NOISE_SQNR_DB:
-        flaws.append(f"the output '{name}' is mostly noise")
+    if _is_noise(evidence):
+        flaws.append(f"the output '{_worst_output(evidence)[0]}' is mostly noise")
     flaws += [f"perplexity is {growth:.1f} times that of float" for growth in _growth(evidence) if growth > WORSE_TEXT]
     return flaws
+
+
+def _is_noise(evidence: Evidence) -> bool:
+    _, worst = _worst_output(evidence)
+    return worst is not None and worst.sqnr_db is not None and worst.sqnr_db < NOISE_SQNR_DB
 
 
 def _growth(evidence: Evidence) -> list[float]:

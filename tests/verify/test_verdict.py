@@ -127,14 +127,24 @@ def test_sizes_must_be_positive() -> None:
 
 @pytest.mark.parametrize(("mode", "named"), [(Mode.STATIC, "dynamic"), (Mode.DYNAMIC, "static")])
 def test_where_a_result_is_slower_other_modes_are_named(mode: Mode, named: str) -> None:
-    said = other_ways(mode, SLOW)
+    said = other_ways(Evidence(**{**GOOD, "mode": mode, "latency": SLOW}))
     assert f"`--mode {named}`" in said
     assert "`--mode weight-only`" in said
     assert said.endswith("`quantool tune` searches modes and operators by measured time.")
 
 
+def ways(**changes: object) -> str:
+    """What is named beside the good result with these changes."""
+    return other_ways(Evidence(**{**GOOD, **changes}))
+
+
 def test_nothing_else_is_named_where_a_result_is_fast_or_wanted_for_its_size() -> None:
-    fast = Latency(float_ms=1.8, quantized_ms=1.0)
-    assert [other_ways(Mode.STATIC, fast), other_ways(Mode.STATIC, None), other_ways(Mode.WEIGHT_ONLY, SLOW)] == [
-        ""
-    ] * 3
+    assert ways() == ways(latency=None) == ways(mode=Mode.WEIGHT_ONLY, latency=SLOW) == ""
+
+
+@pytest.mark.parametrize("figures", [(3.0, 3.0), (40.0, 2.0)], ids=["all of it", "one channel"])
+def test_where_integer_activations_lose_an_output_more_exact_ways_are_named(figures: tuple[float, float]) -> None:
+    whole, channel = figures
+    lost = {"y": output(sqnr_db=whole, worst=channel)}
+    assert "`--mode weight-only`" in ways(outputs=lost)
+    assert ways(outputs=lost, mode=Mode.WEIGHT_ONLY) == ""
