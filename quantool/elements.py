@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import numpy as np
 
 #: opsets whose QuantizeLinear and DequantizeLinear first take one scale a channel, and one a block
 PER_AXIS_OPSET: Final = 13
@@ -48,6 +51,22 @@ ELEMENTS: Final[Mapping[str, Element]] = MappingProxyType(
         "float4_e2m1fn": Element(bits=4, opset=23, largest=6),
     }
 )
+
+
+#: what stands for large tensors in a model that a session gets with them as arrays; the file holds nothing
+EMPTY_FILE: Final = "empty"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MappedTensor:
+    """A constant whose content is mapped from a file.
+
+    element_type: by the number of onnx.TensorProto.DataType; values: its shape, unsigned integers of an element's
+    width. Where several elements share a byte the array claims one for each: nobody may read it as an array.
+    """
+
+    element_type: int
+    values: np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
 
 def required_opset(dtype: str, *, per_axis: bool = False, per_block: bool = False) -> int:

@@ -77,6 +77,11 @@ OPTIONS: Final[dict[str, Option]] = {
         panel=FILES, metavar="FILE", many=True,
         help="Write a report: .json, .html, .md or .xml (JUnit). Repeatable; written on failure too.",
     ),
+    "shard_size": Option(
+        panel=FILES, metavar="SIZE",
+        help="Put constants into files of external data of at most this size each: 512M, 2G. Default: one such file, "
+             "where the model is too large for one message or its own weights are outside it.",
+    ),
     "force": Option(panel=FILES, kind=bool, help="Replace files that exist."),
     "mode": Option(
         panel=METHOD, metavar="auto|static|dynamic|weight-only", default="auto",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -35,6 +36,22 @@ def refuse_overwrite(output: Path, *, reads: Sequence[Path] = (), force: bool = 
             _refuse("output-is-input", output, f"is read by this run, as '{source}'", "Choose another output.")
     if not force:
         raise already_there(output)
+
+
+def refuse_full_disk(folder: Path, needed: int) -> None:
+    """Refuse a folder whose file system has less room than a result of this size in bytes needs.
+
+    Raises:
+        OptionError: ``disk-full``, with what is needed and what is free.
+    """
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise OptionError(
+            "disk-full",
+            f"the result takes about {needed / 1e9:.2f} GB, the disk has {free / 1e9:.2f} GB free",
+            where=str(folder),
+            fix=f"Free {(needed - free) / 1e9:.2f} GB there, or choose another folder with -o.",
+        )
 
 
 def already_there(output: Path) -> OptionError:

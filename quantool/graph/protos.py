@@ -64,7 +64,12 @@ def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 
 def nbytes(tensor: onnx.TensorProto) -> int:
     """The size of a tensor's elements as raw data; 0 for strings and unknown types."""
-    return (count(tensor) * _BITS.get(tensor.data_type, 0) + 7) // 8
+    return (count(tensor) * bits_of(tensor) + 7) // 8
+
+
+def bits_of(tensor: onnx.TensorProto) -> int:
+    """The bits that one element takes as raw data; 0 for strings and unknown types."""
+    return _BITS.get(tensor.data_type, 0)
 
 
 def count(tensor: onnx.TensorProto) -> int:

@@ -11,10 +11,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Self
 
 from quantool.errors import ModelError, QuantoolError, VerificationError
-from quantool.graph.destination import already_there, refuse_overwrite, unwritable
+from quantool.graph.destination import already_there, refuse_full_disk, refuse_overwrite, unwritable
 from quantool.graph.load import checker_error
 from quantool.graph.scopes import paused_collector
 from quantool.graph.serialize import to_proto
+from quantool.graph.shards import ExternalData, withdraw, write_external
 from quantool.graph.temporary import TemporaryFile
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ INLINE_LIMIT_BYTES: Final = 1_900_000_000
 """Constants beyond this go to external data: a protobuf message ends at 2 GiB."""
 EXTERNAL_FROM_BYTES: Final = 1024
 """Smaller constants stay in the model even then: shapes and axes, which loaders want to see at once."""
-ALIGNMENT_BYTES: Final = 4096
-"""Where tensors start in external data, so that runtimes can map them."""
 NO_PROVENANCE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -42,20 +41,19 @@ class Pending:
         path: where it will be.
         sha256: of the model file.
         size_bytes: of the model and its external data.
-        external: name of the external data file -> its content, mapped; empty without external data. ONNX Runtime
-            takes it as ``add_external_initializers_from_files_in_memory``, since the file has no name yet.
+        external: name of each external data file -> its content, mapped; empty without external data. ONNX Runtime
+            takes it as ``add_external_initializers_from_files_in_memory``, since the files have no names yet.
     """
 
-    def __init__(self, path: Path, *, force: bool, model: TemporaryFile, data: _ExternalData | None) -> None:
+    def __init__(self, path: Path, *, force: bool, model: TemporaryFile, data: ExternalData | None) -> None:
         self.path = path
         self._force = force
         self._model = model
         self._data = data
         self.sha256 = _digest(model)
-        self.size_bytes = _size(model) + (0 if data is None else _size(data.file))
-        self.external: Mapping[str, mmap.mmap] = {}
-        if data is not None:
-            self.external = {data.name: mmap.mmap(data.file.file.fileno(), 0, access=mmap.ACCESS_READ)}
+        shards = () if data is None else data.shards
+        self.size_bytes = _size(model) + sum(shard.size_bytes for shard in shards)
+        self.external: Mapping[str, mmap.mmap] = {shard.name: shard.mapped() for shard in shards}
 
     def read(self) -> bytes:
         """The bytes of the model file."""
@@ -68,12 +66,14 @@ class Pending:
         Raises:
             OptionError: the destination has appeared meanwhile, or cannot be written.
         """
-        is_new = self._data is not None and self._data.publish(self.path)
+        published: list[Path] = []
         try:
+            if self._data is not None:
+                self._model.sync()
+                published = self._data.publish(self.path.parent)
             self._model.publish(self.path.name, replace=self._force)
         except BaseException as error:
-            if self._data is not None and is_new:
-                (self.path.parent / self._data.name).unlink(missing_ok=True)
+            withdraw(published)
             if isinstance(error, FileExistsError):
                 raise already_there(self.path) from error
             if isinstance(error, OSError):
@@ -88,7 +88,7 @@ class Pending:
                 content.close()
         self._model.discard()
         if self._data is not None:
-            self._data.file.discard()
+            self._data.discard()
 
     def __enter__(self) -> Self:
         return self
@@ -106,29 +106,35 @@ def write_temporary(
     force: bool = False,
     provenance: Mapping[str, str] = NO_PROVENANCE,
     external: bool | None = None,
+    shard_bytes: int | None = None,
+    threads: int = 1,
 ) -> Pending:
     """Write a model to a file without a name in the folder of its destination.
 
     provenance: entries for metadata_props, under ``quantool.*``. external: whether constants go to a file of
-    their own, beside the model and named by its content; by default where they would not fit into one. Large
-    constants are computed and written one at a time then.
+    their own, beside the model and named by its content; by default where they would not fit into one, or where
+    shard_bytes, the most that one such file should hold, is given. Large constants are computed and written one at
+    a time then, by `threads` threads.
 
     Raises:
-        OptionError: the destination cannot be written, or exists without `force`.
+        OptionError: the destination cannot be written, has no room, or exists without `force`.
     """
     refuse_overwrite(destination, force=force)
-    is_external = _size_of_constants(model) > INLINE_LIMIT_BYTES if external is None else external
+    size = _size_of_constants(model)
+    refuse_full_disk(destination.parent, size)
+    is_external = shard_bytes is not None or size > INLINE_LIMIT_BYTES if external is None else external
     file: TemporaryFile | None = None
-    data: _ExternalData | None = None
+    data: ExternalData | None = None
     try:
-        data = _write_external(model, destination) if is_external else None
+        if is_external:
+            data = write_external(_large_constants(model), destination, shard_bytes=shard_bytes, threads=threads)
         proto = _proto(model, provenance, data=data)
         file = TemporaryFile(destination.parent, destination.name)
         file.file.write(proto.SerializeToString(deterministic=True))
         file.file.flush()
         return Pending(destination, force=force, model=file, data=data)
     except BaseException as error:
-        for written in (file, None if data is None else data.file):
+        for written in (file, data):
             if written is not None:
                 written.discard()
         if isinstance(error, OSError):
@@ -192,49 +198,6 @@ def _external_as_inputs(graph: onnx.GraphProto) -> None:
     graph.initializer.extend(kept)
 
 
-class _ExternalData:
-    """Constants in a file of their own: which, and at what place."""
-
-    def __init__(self, file: TemporaryFile, name: str, *, places: Mapping[str, tuple[int, int]]) -> None:
-        self.file = file
-        self.name = name
-        self.places = places
-
-    def publish(self, model: Path) -> bool:
-        """Put the file beside the model; False where the same content is there already under its name."""
-        target = model.parent / self.name
-        try:
-            self.file.publish(self.name, replace=False)
-        except FileExistsError as error:
-            with target.open("rb") as present:
-                if hashlib.file_digest(present, "sha256").hexdigest() == _digest(self.file):
-                    return False
-            raise already_there(target) from error
-        except OSError as error:
-            raise unwritable(target, error) from error
-        return True
-
-
-def _write_external(model: Model, destination: Path) -> _ExternalData:
-    """Write the large constants one after the other; the name of the file holds the hash of its content."""
-    file = TemporaryFile(destination.parent, destination.name)
-    places: dict[str, tuple[int, int]] = {}
-    try:
-        for name, tensor in _large_constants(model):
-            data = tensor.tobytes()
-            offset = -(-file.file.tell() // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-            file.file.seek(offset)
-            file.file.write(data)
-            places[name] = (offset, len(data))
-        if not places:
-            file.file.write(b"\0")  # a file that can be mapped, though nothing refers to it
-        file.file.flush()
-    except BaseException:
-        file.discard()
-        raise
-    return _ExternalData(file, f"{destination.stem}.{_digest(file)[:16]}.data", places=places)
-
-
 def _large_constants(model: Model) -> Iterator[tuple[str, onnx_ir.TensorProtocol]]:
     import onnx_ir
 
@@ -251,7 +214,7 @@ def _size_of_constants(model: Model) -> int:
     return sum(int(tensor.nbytes) for tensor in tensors if tensor is not None)
 
 
-def _proto(model: Model, provenance: Mapping[str, str], *, data: _ExternalData | None) -> onnx.ModelProto:
+def _proto(model: Model, provenance: Mapping[str, str], *, data: ExternalData | None) -> onnx.ModelProto:
     """The model as a message; what `data` holds is referred to, everything else is inside."""
     import onnx_ir
 
@@ -269,7 +232,7 @@ def _proto(model: Model, provenance: Mapping[str, str], *, data: _ExternalData |
 
 
 @contextlib.contextmanager
-def _referring(model: Model, data: _ExternalData | None) -> Iterator[None]:
+def _referring(model: Model, data: ExternalData | None) -> Iterator[None]:
     """Let constants refer to external data while the model is serialized."""
     import onnx_ir
 
@@ -277,12 +240,12 @@ def _referring(model: Model, data: _ExternalData | None) -> Iterator[None]:
     places = {} if data is None else data.places
     before = {name: values[name].const_value for name in places}
     try:
-        for name, (offset, length) in places.items():
+        for name, place in places.items():
             tensor = before[name]
-            assert data is not None
             assert tensor is not None
+            shape = onnx_ir.Shape(tensor.shape.numpy())
             values[name].const_value = onnx_ir.ExternalTensor(
-                data.name, offset, length, tensor.dtype, shape=onnx_ir.Shape(tensor.shape.numpy()), name=name
+                place.file, place.offset, place.length, tensor.dtype, shape=shape, name=name
             )
         yield
     finally:
@@ -290,7 +253,7 @@ def _referring(model: Model, data: _ExternalData | None) -> Iterator[None]:
             values[name].const_value = tensor
 
 
-def _embed(model: Model, proto: onnx.ModelProto, *, data: _ExternalData | None) -> None:
+def _embed(model: Model, proto: onnx.ModelProto, *, data: ExternalData | None) -> None:
     """Put constants into the message that still refer to the external data of the model as given."""
     places = {} if data is None else data.places
     for tensor in proto.graph.initializer:

@@ -41,14 +41,18 @@ class TemporaryFile:
         self.file: io.BufferedRandom = os.fdopen(descriptor, "w+b")
         _lock(descriptor)
 
+    def sync(self) -> None:
+        """Wait until the content is on the disk."""
+        self.file.flush()
+        os.fsync(self.file.fileno())
+
     def publish(self, name: str, *, replace: bool) -> None:
         """Give the file its name in one step, once its content is on the disk.
 
         Raises:
             FileExistsError: the name is taken and `replace` is not set.
         """
-        self.file.flush()
-        os.fsync(self.file.fileno())
+        self.sync()
         if sys.platform == "win32":  # where an open file cannot be renamed
             self.file.close()
         target = self._folder / name

@@ -10,6 +10,7 @@ from quantool.errors import OptionError
 from quantool.graph.destination import refuse_overwrite
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.feeds import Samples, open_samples
+from quantool.pipeline.memory import thrift_of
 from quantool.pipeline.refusals import refuse_impossible_rules, refuse_unlabelled, refuse_unmeasured, refuse_unrunnable
 from quantool.pipeline.resolved import resolved_recipe, settings_of
 from quantool.pipeline.source import (
@@ -21,6 +22,7 @@ from quantool.pipeline.source import (
 from quantool.plan.settings import KERNEL_TYPES
 from quantool.recipe import OUTPUT_GATES, Recipe
 from quantool.requests import QuantizeRequest
+from quantool.runtime import Thrift
 from quantool.schema import Mode
 from quantool.targets import Target
 
@@ -37,6 +39,16 @@ class Job:
     loaded: graph.Loaded
     samples: Samples | None
     output: Path | None
+
+    @property
+    def thrift(self) -> Thrift:
+        """What sessions must save."""
+        return thrift_of(self.loaded, self.recipe.memory, has_data=self.samples is not None)
+
+    @property
+    def timed(self) -> bool:
+        """Whether speed is measured: sessions that save memory are slower."""
+        return self.recipe.memory is None and self.thrift is Thrift.NONE
 
 
 def prepare(request: QuantizeRequest, draft: Draft) -> Job:

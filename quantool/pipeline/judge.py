@@ -47,12 +47,18 @@ def load_quantized(
         assert isinstance(source.model, bytes)
         session = ReferenceSession(source.model, source.external, label=source.label)
         return Loaded(session=session, runs_as=None, notes=(BY_REFERENCE,), timed=False)
+    plain = replace(source, optimization=Optimization.DISABLED)
     if len(written) > LARGE_GRAPH:
-        plain = replace(source, optimization=Optimization.DISABLED)
         return Loaded(session=Session(plain), runs_as=None, notes=(_large_note(len(written)),), timed=False)
-    if strict is None:
-        return Loaded(session=Session(source), runs_as=None, notes=())
-    loaded, optimized = load_and_inspect(source, read_optimized)
+    try:
+        if strict is None:
+            return Loaded(session=Session(source), runs_as=None, notes=())
+        loaded, optimized = load_and_inspect(source, read_optimized)
+    except ModelError:
+        if not source.mapped:
+            raise
+        # An optimizer asked for the values of a weight that stays mapped, to make another one of it.
+        return Loaded(session=Session(plain), runs_as=None, notes=(NOT_FUSED,), timed=False)
     found = execution(optimized, stand_ins(facts.nodes, written))
     notes = check_execution(plan, found, nodes=facts.by_name, strict=strict)
     return Loaded(session=loaded, runs_as=found.runs_as, notes=notes)
@@ -64,6 +70,15 @@ BY_REFERENCE = Note(
     what="ONNX Runtime cannot run the result's types: the onnx reference evaluator verified it, untimed",
     where="verification",
     fix="Run the model where its types have kernels, or choose types that ONNX Runtime runs.",
+)
+
+
+#: the warning of a result whose integers stay mapped
+NOT_FUSED = Note(
+    code="weights-not-fused",
+    what="ONNX Runtime would copy weights to optimize the result: to save memory, it was loaded as it is written",
+    where="verification",
+    fix="Give --data or a larger --memory, to see what ONNX Runtime makes of the result.",
 )
 
 

@@ -30,6 +30,7 @@ from quantool.runtime import (
     Optimization,
     Peak,
     Thrift,
+    machine_bytes,
     private_bytes,
     return_freed_blocks,
     tap,
@@ -48,6 +49,8 @@ INLINE_COPIES: Final = 4
 LAYOUT_COPIES: Final = 2
 #: one tensor's statistics, many exponents occupied
 STATISTICS: Final = 192 * 1024
+#: external weights from this size on stay mapped where no data asks for speed, even if nothing bounds the memory
+MAPPED_FROM: Final = 512 * 1000 * 1000
 #: what a caller's process holds beyond that counts in steps, so that small differences change nothing
 STEP: Final = 256 * MIB
 
@@ -82,9 +85,15 @@ class TapPlan:
     estimate: int
 
 
-def thrift_of(loaded: graph.Loaded, bound: int | None) -> Thrift:
-    """What sessions must save: weights where copies of them would take half of what the bound leaves."""
-    if bound is None:
+def thrift_of(loaded: graph.Loaded, bound: int | None, *, has_data: bool) -> Thrift:
+    """What sessions must save: weights where copies of them would take half of what the bound leaves.
+
+    Without a bound, the memory of the machine is one. Without data nobody times a session, so that copies of large
+    weights would serve nobody.
+    """
+    if bound is None and not has_data and external_bytes(loaded) >= MAPPED_FROM:
+        return Thrift.WEIGHTS
+    if bound is None and (external_bytes(loaded) < MAPPED_FROM or (bound := machine_bytes()) is None):
         return Thrift.NONE
     copies = LAYOUT_COPIES * loaded.source.size_bytes + INLINE_COPIES * inline_bytes(loaded)
     return Thrift.ACTIVATIONS if 2 * copies <= bound - PROCESS else Thrift.WEIGHTS
@@ -92,7 +101,12 @@ def thrift_of(loaded: graph.Loaded, bound: int | None) -> Thrift:
 
 def inline_bytes(loaded: graph.Loaded) -> int:
     """What the model's file itself holds, which is read into private memory."""
-    return loaded.source.size_bytes - (0 if loaded.external is None else loaded.external.size_bytes)
+    return loaded.source.size_bytes - external_bytes(loaded)
+
+
+def external_bytes(loaded: graph.Loaded) -> int:
+    """What the files of external data hold."""
+    return 0 if loaded.external is None else loaded.external.size_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,26 +12,26 @@ from quantool import graph
 from quantool.errors import GateError, NothingQuantizedError, VerificationError
 from quantool.graph.save import Pending, check, model_proto, write_temporary
 from quantool.graph.scopes import paused_collector
+from quantool.graph.stubs import with_mapped_weights
 from quantool.metrics import find
 from quantool.pipeline.build import quantized_graph
 from quantool.pipeline.choice.decide import Calibrated, decide, gather_evidence
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.job import Job, prepare
 from quantool.pipeline.judge import Evaluation, evaluate, judge_gates, load_quantized, unresolved
-from quantool.pipeline.memory import thrift_of
 from quantool.pipeline.resolved import resolved_recipe, settings_of
 from quantool.pipeline.rows import float_convolutions, node_rows, tensor_rows
 from quantool.pipeline.source import (
     FloatModel,
     normalized_model,
 )
-from quantool.pipeline.weight_error import weight_errors
+from quantool.pipeline.weight_error import WeightErrors
 from quantool.plan.reasons import REASONS, reason
 from quantool.recipe import option_flag
 from quantool.report.model import LatencyInfo, MetricInfo, OutputInfo, RuntimeInfo, Verification
 from quantool.requests import QuantizeRequest, QuantizeResult
-from quantool.runtime import Loadable, Thrift
-from quantool.schema import Mode, NodeFact, Parameters, Plan, Reason
+from quantool.runtime import Loadable, Thrift, return_freed_blocks
+from quantool.schema import Mode, NodeFact, Plan, Reason
 from quantool.verify import Evidence, other_ways, verdict
 from quantool.version import __version__
 
@@ -43,7 +44,7 @@ T = TypeVar("T")
 #: how often nodes that the runtime does not fuse are given up before the run's own check fails
 SETTLING_ROUNDS = 3
 #: what the verdict says of sessions that save memory
-NOT_TIMED = "Speed was not measured because of --memory."
+NOT_TIMED = "Speed was not measured, to save memory."
 #: what the verdict of `auto` says where there was no data
 WHAT_DATA_ADDS = "Data would let activations become integers too, and tell what that costs: give --data."
 
@@ -67,6 +68,8 @@ def quantize(request: QuantizeRequest) -> QuantizeResult:
     draft = Draft(command="quantize", recipe=request.recipe.to_dict())
     with draft.attached(), draft.memory.watching(request.recipe.memory):
         job = prepare(request, draft)
+        if job.thrift is Thrift.WEIGHTS:
+            return_freed_blocks()
         source = normalized(job, draft)
         evidence = gather_evidence(job, source, draft)
         return settled(lambda kept: _attempt(job, source, evidence, kept, draft=draft))
@@ -91,9 +94,14 @@ def _attempt(
     """Decide, write, verify and publish once. kept: what the runtime turned out to run in float."""
     source, plan, parameters = decide(job, source, evidence, kept, draft=draft)
     refuse_nothing(plan, source, draft)
-    result = quantized_graph(source, plan, parameters)
-    weights_db = _judge_weights(job, source, parameters, draft)
+    # Without outputs to compare, nothing else tells the cost.
+    errors = WeightErrors(constant=source.constant) if job.samples is None and job.recipe.verify else None
+    result = quantized_graph(source, plan, parameters if errors is None else errors.noting(parameters))
     with _written(job, result) as (data, pending):
+        weights_db = None
+        if errors is not None:
+            found = errors.complete(parameters)
+            draft.tensors, weights_db = tensor_rows(parameters, found), min(found.values(), default=None)
         written = _Written(data=data, nodes=graph.facts(result).nodes, weights_db=weights_db)
         _verify(job, source, plan, written, draft=draft)
         return _publish(job, data, pending, draft=draft)
@@ -123,15 +131,6 @@ def refuse_nothing(plan: Plan, source: FloatModel, draft: Draft) -> None:
     )
 
 
-def _judge_weights(job: Job, source: FloatModel, parameters: Parameters, draft: Draft) -> float | None:
-    """The worst weight's SQNR in dB where no outputs will be compared, since then nothing else tells the cost."""
-    if job.samples is not None or not job.recipe.verify:
-        return None
-    errors = weight_errors(parameters, source.constant)
-    draft.tensors = tensor_rows(parameters, errors)
-    return min(errors.values(), default=None)
-
-
 @contextmanager
 def _written(job: Job, result: graph.Model) -> Iterator[tuple[Loadable, Pending | None]]:
     """The result as something to load: a file without a name beside the output, or bytes in memory."""
@@ -140,20 +139,34 @@ def _written(job: Job, result: graph.Model) -> Iterator[tuple[Loadable, Pending 
         "quantool.target": job.target.name,
         "quantool.source_sha256": job.loaded.source.sha256,
     }
-    label, threads, thrift = "the quantized model", job.recipe.threads or 0, thrift_of(job.loaded, job.recipe.memory)
+    label, threads, thrift = "the quantized model", job.recipe.threads or 0, job.thrift
     if job.output is None:
         proto = model_proto(result, provenance=provenance)
         data = proto.SerializeToString(deterministic=True)
         yield Loadable(model=data, threads=threads, thrift=thrift, label=label), None
         return
-    # Inside a message they would be held three times.
-    external = True if thrift is Thrift.WEIGHTS else None
-    force = job.request.force
-    with write_temporary(result, job.output, force=force, provenance=provenance, external=external) as pending:
+    with write_temporary(
+        result,
+        job.output,
+        force=job.request.force,
+        provenance=provenance,
+        external=True if thrift is Thrift.WEIGHTS else None,  # inside a message they would be held three times
+        shard_bytes=job.recipe.shard_size,
+        threads=threads or os.cpu_count() or 1,
+    ) as pending:
         yield (
             Loadable(model=pending.read(), external=pending.external, threads=threads, thrift=thrift, label=label),
             pending,
         )
+
+
+def _mapped(data: Loadable) -> Loadable:
+    """The result with its large weights as arrays on mapped files, where sessions must not copy them."""
+    if data.thrift is not Thrift.WEIGHTS or not data.external:
+        return data
+    assert isinstance(data.model, bytes)
+    model, mapped = with_mapped_weights(data.model, data.external)
+    return replace(data, model=model, external={}, mapped=mapped)
 
 
 def _verify(job: Job, source: FloatModel, plan: Plan, written: _Written, *, draft: Draft) -> None:
@@ -164,8 +177,9 @@ def _verify(job: Job, source: FloatModel, plan: Plan, written: _Written, *, draf
     evaluation = Evaluation()
     if job.recipe.verify:
         check(data.model, job.loaded.checker_error, has_external=bool(data.external))
-        loaded = load_quantized(data, plan, source.facts, written=written.nodes, strict=strictness(job))
-        loaded = replace(loaded, timed=loaded.timed and job.recipe.memory is None)
+        runnable = data if plan.reference else _mapped(data)
+        loaded = load_quantized(runnable, plan, source.facts, written=written.nodes, strict=strictness(job))
+        loaded = replace(loaded, timed=loaded.timed and job.timed)
         draft.warnings.extend(loaded.notes)
         if loaded.runs_as is not None:
             draft.runtime = RuntimeInfo(fused=loaded.runs_as.fused, left=loaded.runs_as.left)
@@ -208,7 +222,7 @@ def _verdict(
     remarks = (
         other_ways(evidence) if job.target.runs_here else "",
         WHAT_DATA_ADDS if job.mode is Mode.AUTO else "",
-        NOT_TIMED if job.recipe.memory is not None and job.samples is not None else "",
+        NOT_TIMED if not job.timed and job.samples is not None else "",
     )
     return " ".join((verdict(evidence), *filter(None, remarks)))
 

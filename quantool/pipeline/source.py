@@ -95,7 +95,8 @@ def normalized_model(loaded: graph.Loaded, samples: Samples | None, *, opset: in
     meaning the opset change altered is named. Raises ModelError.
     """
     threads = recipe.threads or 0
-    given = given_loadable(loaded, threads=threads, thrift=thrift_of(loaded, recipe.memory))
+    thrift = thrift_of(loaded, recipe.memory, has_data=samples is not None)
+    given = given_loadable(loaded, threads=threads, thrift=thrift)
     probes, reference, notes = _reference(given, loaded, samples, seed=recipe.seed)
     model = graph.prepare(loaded, opset=opset)
     if opset is not None and wants_hardswish(model) and max(opset, loaded.source.opset) < HARDSWISH_OPSET:

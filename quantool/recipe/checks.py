@@ -17,7 +17,7 @@ from quantool.values import BadValueError, block_size_of, nearest
 OUTPUT_GATES: Final[tuple[str, ...]] = ("min_sqnr", "min_agreement", "min_speedup", "max_drop")
 """The gates that need the result to run; size and coverage are known without."""
 
-_COUNTS: Final = ("samples", "batch_size", "threads", "memory")
+_COUNTS: Final = ("samples", "batch_size", "threads", "memory", "shard_size")
 _GATES: Final = (*OUTPUT_GATES, "max_size_ratio", "min_coverage")
 _FRACTIONS: Final = ("min_agreement", "min_coverage")
 _EIGHT_BITS: Final = ("int8", "uint8")

@@ -141,10 +141,11 @@ def _convert(name: str, value: object, kind: Any) -> object:
     """A value as its field holds it, without guessing: "3" is no number and 1 is no flag."""
     if name == "ranges":
         return Path(str(value)) if isinstance(value, Path) else Path(strict(name, value, str))
-    if name == "memory" and isinstance(value, str):
+    if name in ("memory", "shard_size") and isinstance(value, str):
         size = parse_memory(value)
         if size is None:
-            raise BadValueError(f"Unknown memory size '{value}'", "Give a size such as 512M or 2G.")
+            what = f"Unknown {name.split('_')[0]} size '{value}'"
+            raise BadValueError(what, "Give a size such as 512M or 2G.")
         return size
     if isinstance(value, str) and any(get_origin(each) is tuple for each in (kind, *get_args(kind))):
         value = (value,)

@@ -20,7 +20,8 @@ class Recipe:
 
     Names, meaning and units are those of the command line's options. include and include_op restrict the run to
     what matches and ask for it explicitly (policy keeps none of it in float); exclude and exclude_op win.
-    collect: full counts every element of large tensors, gram adds the Gram matrices of layers. memory: bytes.
+    collect: full counts every element of large tensors, gram adds the Gram matrices of layers. memory and shard_size
+    are bytes.
     max_drop: in the unit of metric, the name of a metric or package.module:callable. verify is False under --no-verify.
     """
 
@@ -44,6 +45,7 @@ class Recipe:
     samples: int | None = None
     batch_size: int | None = None
     memory: int | None = None
+    shard_size: int | None = None
     threads: int | None = None
     seed: int = 0
     preprocess: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -33,34 +34,39 @@ class Constants:
 
     def array(self, key: str, base: str, values: AnyArray) -> str:
         """Store an array under a name made from `base`; the same key gives the same name."""
-        if key not in self._known:
-            stored = np.asarray(values, order="C")
-            self._add(key, base, (str(stored.dtype), stored.shape), lambda: stored)
-        return self._known[key]
+        stored = np.asarray(values, order="C")
+        return self._once(key, base, (str(stored.dtype), stored.shape), lambda: stored)
 
     def parameters(self, key: str, base: str, params: QuantParams) -> tuple[str, str]:
         """Store scale and zero point of a tensor, equal zero points once; returns their names."""
-        zero_point = params.zero_point.astype(np.dtype(params.dtype))
-        content = f"{params.dtype}|{zero_point.shape}|{zero_point.tobytes().hex()}"
+        zero_point = params.zero_point
+        content = f"{params.dtype}|{zero_point.shape}|{hashlib.sha256(zero_point.tobytes()).hexdigest()}"
         return (
             self.array(f"{key}|scale", f"{stem(base)}_scale", params.scale),
-            self.array(f"zero point|{content}", f"{params.dtype}_zero_point", zero_point),
+            self._once(
+                f"zero point|{content}",
+                f"{params.dtype}_zero_point",
+                (params.dtype, zero_point.shape),
+                lambda: zero_point.astype(np.dtype(params.dtype)),
+            ),
         )
 
     def codes(self, weight: WeightParams, *, transposed: bool = False) -> str:
         """Store a weight's integers, made when the model is written; transposed swaps the last two axes."""
-        key = f"{weight.key}|codes|{transposed}"
-        if key not in self._known:
-            spec, shape, load = weight.spec, weight.shape, weight.codes
-            if transposed:
-                shape = (*shape[:-2], shape[-1], shape[-2])
-            form = (spec.dtype, shape)
-            self._add(
-                key, f"{stem(spec.tensor)}_quantized", form, lambda: load().swapaxes(-1, -2) if transposed else load()
-            )
-        return self._known[key]
+        spec, shape, load = weight.spec, weight.shape, weight.codes
+        if transposed:
+            shape = (*shape[:-2], shape[-1], shape[-2])
+        return self._once(
+            f"{weight.key}|codes|{transposed}",
+            f"{stem(spec.tensor)}_quantized",
+            (spec.dtype, shape),
+            lambda: load().swapaxes(-1, -2) if transposed else load(),
+        )
 
-    def _add(self, key: str, base: str, form: tuple[str, tuple[int, ...]], load: Callable[[], AnyArray]) -> None:
-        name = self.fresh(base)
-        self._known[key] = name
-        self.edits.append(AddInitializer(name=name, dtype=form[0], shape=form[1], load=load))
+    def _once(self, key: str, base: str, form: tuple[str, tuple[int, ...]], load: Callable[[], AnyArray]) -> str:
+        """Store what load() gives, of that type and shape, unless the key is known; returns its name."""
+        if key not in self._known:
+            name = self.fresh(base)
+            self._known[key] = name
+            self.edits.append(AddInitializer(name=name, dtype=form[0], shape=form[1], load=load))
+        return self._known[key]

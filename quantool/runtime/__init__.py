@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from quantool.runtime.optimized import load_and_inspect as load_and_inspect
     from quantool.runtime.progress import watched as watched
     from quantool.runtime.resident import Peak as Peak
+    from quantool.runtime.resident import machine_bytes as machine_bytes
     from quantool.runtime.resident import private_bytes as private_bytes
     from quantool.runtime.resident import return_freed_blocks as return_freed_blocks
     from quantool.runtime.resident import watched_memory as watched_memory
@@ -34,6 +35,7 @@ _HOME: Final = {
     "Thrift": "session",
     "interleaved": "latency",
     "load_and_inspect": "optimized",
+    "machine_bytes": "resident",
     "private_bytes": "resident",
     "runtime_version": "session",
     "return_freed_blocks": "resident",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,14 @@ def private_bytes() -> int | None:
         return None
     found = (line.split() for line in lines if line.startswith("RssAnon:"))
     return next((int(parts[1]) * 1024 for parts in found), None)
+
+
+def machine_bytes() -> int | None:
+    """The memory of this machine; None where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None
 
 
 def return_freed_blocks() -> None:

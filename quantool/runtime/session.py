@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from mmap import mmap
@@ -15,6 +17,7 @@ import numpy as np
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as _state
 
+from quantool.elements import EMPTY_FILE, MappedTensor
 from quantool.errors import DataError, ModelError
 from quantool.schema import AnyArray, Feed
 
@@ -75,14 +78,17 @@ class Loadable:
 
     model: serialized bytes, or the path of a file. folder: where external data lies; None for the folder of
     the path, or where there is none. external: name of an external data file -> its mapped content, for a file
-    that has no name on disk yet. threads: 0 leaves the number to ONNX Runtime. label: what errors call
-    the model. optimized_to: a file to write the optimized model to. copied: its large weights go to a file beside it;
-    else those of external data keep their place, and others stay inside. arena: memory is kept for the next run.
+    that has no name on disk yet; ONNX Runtime copies it. mapped: tensor -> its content, for a model whose large
+    tensors refer to a file of the name EMPTY_FILE; nothing is copied. threads: 0 leaves the number to ONNX Runtime.
+    label: what errors call the model. optimized_to: a file to write the optimized model to. copied: its large weights
+    go to a file beside it; else those of external data keep their place, and others stay inside. arena: memory is kept
+    for the next run.
     """
 
     model: bytes | Path
     folder: Path | None = None
     external: Mapping[str, mmap] = field(default_factory=lambda: MappingProxyType({}))
+    mapped: Mapping[str, MappedTensor] = field(default_factory=lambda: MappingProxyType({}))
     threads: int = 0
     optimization: Optimization = Optimization.ALL
     label: str = "the model"
@@ -128,10 +134,15 @@ class Session:
     def __init__(self, source: Loadable) -> None:
         model = source.model if isinstance(source.model, bytes) else str(source.model)
         left_out = list(_COPYING) if source.thrift is Thrift.WEIGHTS else None
+        self._weights = {name: _as_value(tensor) for name, tensor in source.mapped.items()}
         try:
-            self._session = onnxruntime.InferenceSession(
-                model, _options(source), providers=["CPUExecutionProvider"], disabled_optimizers=left_out
-            )
+            with _folder(source) as folder:
+                self._session = onnxruntime.InferenceSession(
+                    model,
+                    _options(source, folder, self._weights),
+                    providers=["CPUExecutionProvider"],
+                    disabled_optimizers=left_out,
+                )
         except RUNTIME_ERRORS as error:
             raise ModelError(
                 "does-not-load",
@@ -189,7 +200,25 @@ def dtype_name(runtime_type: str) -> str:
     return runtime_type if match is None else _DTYPES.get(match[1], match[1])
 
 
-def _options(source: Loadable) -> onnxruntime.SessionOptions:
+def _as_value(tensor: MappedTensor) -> onnxruntime.OrtValue:
+    """A tensor of ONNX Runtime on the mapped content; it must live as long as sessions that use it."""
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(tensor.values, tensor.element_type)
+
+
+@contextmanager
+def _folder(source: Loadable) -> Iterator[Path | None]:
+    """The folder of external data; for tensors that come as arrays, one with the empty file that stands for them."""
+    if not source.mapped:
+        yield source.folder
+        return
+    with tempfile.TemporaryDirectory(prefix="quantool-") as folder:
+        (Path(folder) / EMPTY_FILE).touch()
+        yield Path(folder)
+
+
+def _options(
+    source: Loadable, folder: Path | None, weights: Mapping[str, onnxruntime.OrtValue]
+) -> onnxruntime.SessionOptions:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
     options.intra_op_num_threads = source.threads
@@ -200,9 +229,11 @@ def _options(source: Loadable) -> onnxruntime.SessionOptions:
         options.add_session_config_entry("session.disable_prepacking", "1")
     # Idle threads that spin would slow whatever runs next, such as the other side of a comparison.
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    if source.folder is not None and isinstance(source.model, bytes):
+    if folder is not None and isinstance(source.model, bytes):
         key = "session.model_external_initializers_file_folder_path"
-        options.add_session_config_entry(key, str(source.folder))
+        options.add_session_config_entry(key, str(folder))
+    for name, value in weights.items():
+        options.add_initializer(name, value)
     if source.external:
         contents = list(source.external.values())
         options.add_external_initializers_from_files_in_memory(
@@ -210,7 +241,7 @@ def _options(source: Loadable) -> onnxruntime.SessionOptions:
         )
     if source.optimized_to is not None:
         options.optimized_model_filepath = str(source.optimized_to)
-    if source.optimized_to is not None and source.copied:
+    if source.optimized_to is not None and source.copied and not source.mapped:
         key = "session.optimized_model_external_initializers_file_name"
         options.add_session_config_entry(key, source.optimized_to.name + ".data")
     return options

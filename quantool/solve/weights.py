@@ -21,13 +21,18 @@ from quantool.schema import (
     WeightParams,
     WeightSpec,
 )
+from quantool.solve.extrema import extrema
+from quantool.solve.mapped import mapped
 
 #: the runtime rounds a bias code in float32, so it must stay clear of 2^31
 BIAS_LIMIT = 2.0**30
 #: scales below this are raised, so that the product of two stays a normal float32
 SMALLEST_WEIGHT_SCALE = 2.0**-100
+#: the formula's float64 arrays hold so many scales at once
+SCALES = 1 << 16
 
 Load = Callable[[str], AnyArray]
+Bounds = tuple[FloatArray, FloatArray]
 #: (weight, spec) -> scale and zero point in the shape of the spec's granularity; None where rounding to nearest will do
 ScaleRule = Callable[[AnyArray, WeightSpec], tuple[FloatArray, IntArray] | None]
 BoolArray = NDArray[np.bool_]
@@ -49,28 +54,34 @@ def solve_weight(
     search: what may find better ones.
     Raises ModelError where the weight or the bias holds NaN or infinity.
     """
-    weight = _finite(load(spec.tensor), spec.tensor)
-    scale, zero_point = weight_scales(weight, spec)
+    weight = load(spec.tensor)
+    bounds = extrema(weight, axis=spec.axis, block_size=spec.block_size)
+    _refuse_nonfinite(bounds, spec.tensor)
     found = None if search is None else search(weight, spec)
-    if found is not None:
-        scale, zero_point = found
+    scale, zero_point = weight_scales(bounds, spec) if found is None else found
     if fitted is not None and spec.index == 1:
         scale = fitted
     bias = bias_scale = None
     if spec.activation is not None:
         input_scale = activations[spec.activation].scale.reshape(())
         if spec.bias is not None:
-            bias_values = _finite(load(spec.bias), spec.bias).astype(np.float64)
+            bias_values = load(spec.bias).astype(np.float64)
+            _refuse_nonfinite((bias_values, bias_values), spec.bias)
             if correction is not None:
                 bias_values = bias_values - correction
             if spec.own_bias_scale:
                 bias_scale = own_bias_scale(bias_values)
             else:
-                scale = _raised(scale, bias_values, float(input_scale), empty=_is_empty(weight, spec))
+                empty = np.asarray((bounds[0] == 0) & (bounds[1] == 0))
+                scale = _raised(scale, bias_values, float(input_scale), empty=empty)
                 bias_scale = np.multiply(input_scale, scale, dtype=np.float32)
             bias, bias_scale = solve_bias(bias_values, bias_scale)
     params = QuantParams(
-        dtype=spec.dtype, scale=scale, zero_point=zero_point, axis=spec.axis, block_size=spec.block_size
+        dtype=spec.dtype,
+        scale=mapped(scale),
+        zero_point=mapped(zero_point),
+        axis=spec.axis,
+        block_size=spec.block_size,
     )
     return WeightParams(
         spec=spec,
@@ -83,12 +94,19 @@ def solve_weight(
     )
 
 
-def weight_scales(weight: AnyArray, spec: WeightSpec) -> tuple[FloatArray, IntArray]:
-    """Scale and zero point by the spec's granularity. weight: float[*W]."""
+def weight_scales(bounds: Bounds, spec: WeightSpec) -> tuple[FloatArray, IntArray]:
+    """Scale and zero point, int32, from the smallest and largest values; zeros take no memory."""
     grid = Grid.of(spec.dtype, symmetric=spec.symmetric, bits=spec.bits)
-    lo, hi = _extrema(weight, spec)
-    solved = compute("onnx-symmetric" if spec.symmetric else "onnx", lo, hi, qmin=grid.qmin, qmax=grid.qmax)
-    return np.maximum(solved.scale, np.float32(SMALLEST_WEIGHT_SCALE)), solved.zero_point
+    formula = "onnx-symmetric" if spec.symmetric else "onnx"
+    shape, (lo, hi) = bounds[0].shape, (bound.reshape(-1) for bound in bounds)
+    scale, zero_point = np.empty(lo.size, np.float32), np.zeros(lo.size, np.int32)
+    for part in (slice(start, start + SCALES) for start in range(0, lo.size, SCALES)):
+        solved = compute(formula, lo[part], hi[part], qmin=grid.qmin, qmax=grid.qmax)
+        scale[part], zero_point[part] = solved.scale, solved.zero_point
+    np.maximum(scale, np.float32(SMALLEST_WEIGHT_SCALE), out=scale)
+    if not zero_point.any():
+        zero_point = np.broadcast_to(np.zeros((), np.int32), zero_point.shape)
+    return scale.reshape(shape), zero_point.reshape(shape)
 
 
 def solve_bias(bias: AnyArray, scale: FloatArray) -> tuple[IntArray, FloatArray]:
@@ -116,26 +134,6 @@ def _raised(scale: FloatArray, bias: AnyArray, input_scale: float, *, empty: Boo
     return raised.astype(np.float32)
 
 
-def _is_empty(weight: AnyArray, spec: WeightSpec) -> BoolArray:
-    lo, hi = _extrema(weight, spec)
-    return np.asarray((lo == 0) & (hi == 0))
-
-
-def _extrema(weight: AnyArray, spec: WeightSpec) -> tuple[FloatArray, FloatArray]:
-    """Smallest and largest value for each scale."""
-    if spec.axis is None:
-        return (np.asarray(weight.min(), np.float32), np.asarray(weight.max(), np.float32))
-    axis = spec.axis % weight.ndim
-    if spec.block_size:
-        starts = np.arange(0, weight.shape[axis], spec.block_size)
-        return (
-            np.minimum.reduceat(weight, starts, axis=axis).astype(np.float32),
-            np.maximum.reduceat(weight, starts, axis=axis).astype(np.float32),
-        )
-    others = tuple(i for i in range(weight.ndim) if i != axis)
-    return (weight.min(axis=others).astype(np.float32), weight.max(axis=others).astype(np.float32))
-
-
 def _codes(spec: WeightSpec, params: QuantParams, load: Load) -> AnyArray:
     """The integers of a weight, on the grid of its bits."""
     grid = Grid.of(spec.dtype, symmetric=spec.symmetric, bits=spec.bits)
@@ -151,18 +149,19 @@ def _codes(spec: WeightSpec, params: QuantParams, load: Load) -> AnyArray:
     return codes
 
 
-def _finite(values: AnyArray, tensor: str) -> AnyArray:
-    if values.size and not (np.isfinite(values.min()) and np.isfinite(values.max())):
+def _refuse_nonfinite(values: tuple[AnyArray, AnyArray], tensor: str) -> None:
+    """Refuse a tensor by its smallest and largest values, which a NaN reaches."""
+    if not all(np.isfinite(part).all() for part in values):
         raise ModelError(
             "nonfinite-weight",
             "the tensor holds NaN or infinity",
             where=tensor,
             fix="Repair the weights, or keep the nodes that read it in float with --exclude.",
         )
-    return values
 
 
 def _key(spec: WeightSpec, params: QuantParams) -> str:
     """Equal keys mean equal codes: same tensor, type, form and scales."""
-    digest = hashlib.sha256(params.scale.tobytes() + params.zero_point.tobytes()).hexdigest()[:16]
+    zero_points = params.zero_point.tobytes() if params.zero_point.any() else b""
+    digest = hashlib.sha256(params.scale.tobytes() + zero_points).hexdigest()[:16]
     return f"{spec.tensor}|{spec.dtype}|{spec.axis}|{spec.block_size}|{digest}"
