@@ -83,8 +83,9 @@ def _evaluate(request: CompareRequest, reference: graph.Loaded, other: graph.Loa
     session, found = _loaded(other, source)
     _refuse_other_interface(float_session, session)
     paired = None if recipe.metric is None else Paired(find(recipe.metric))
-    outputs, count = compare_outputs(float_session, session, samples.everything(), paired)
-    measured = None if paired is None else paired.result()
+    found_outputs = compare_outputs(float_session, session, samples.everything(), paired)
+    outputs, count, measured = found_outputs.outputs, found_outputs.samples, found_outputs.measured
+    draft.warnings.extend(found_outputs.notes)
     draft.metric = None if measured is None else MetricInfo.of(measured)
     latency = None
     if isinstance(session, Session):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from quantool import graph, targets
 from quantool.errors import OptionError
+from quantool.graph.bodies import only_in_bodies
 from quantool.graph.destination import refuse_overwrite
+from quantool.ops import OPS, Role
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.feeds import Samples, open_samples
 from quantool.pipeline.memory import thrift_of
@@ -23,7 +26,7 @@ from quantool.plan.settings import KERNEL_TYPES
 from quantool.recipe import OUTPUT_GATES, Recipe
 from quantool.requests import QuantizeRequest
 from quantool.runtime import Thrift
-from quantool.schema import Mode
+from quantool.schema import Mode, Note
 from quantool.targets import Target
 
 
@@ -61,7 +64,9 @@ def prepare(request: QuantizeRequest, draft: Draft) -> Job:
     refuse_unlabelled(recipe, samples)
     if samples is not None and samples.note is not None:
         draft.warnings.append(samples.note)
-    mode = _mode(request, samples)
+    mode = _mode(request, samples, loaded)
+    if recipe.mode is Mode.AUTO and mode is not Mode.STATIC and _has_evidence(request, samples):
+        draft.warnings.append(IN_BODIES)
     resolved = resolved_recipe(recipe, target, mode)
     draft.recipe = resolved.to_dict()
     settings = settings_of(recipe, target, mode)
@@ -88,10 +93,30 @@ def prepare(request: QuantizeRequest, draft: Draft) -> Job:
     )
 
 
-def _mode(request: QuantizeRequest, samples: Samples | None) -> Mode:
-    """What `auto` means here: static with data or ranges; AUTO stands for the mixed plan without."""
+#: the note of `auto` with data that cannot calibrate
+IN_BODIES: Final = Note(
+    code="not-calibrated",
+    what="all products of this model stand inside If, Loop or Scan, where no ranges can be measured: they are "
+    "quantized without (dynamic, or weights alone), and the data only verifies",
+    where="--mode auto",
+    fix="Nothing to do; `--mode weight-only` leaves activations in float.",
+)
+
+_PRODUCTS: Final = frozenset(key for key, op in OPS.items() if op.role is Role.ANCHOR)
+
+
+def _has_evidence(request: QuantizeRequest, samples: Samples | None) -> bool:
+    """Whether there is anything to take ranges from."""
+    given = request.recipe.ranges is not None or request.stats is not None
+    return given or (samples is not None and samples.calibrates)
+
+
+def _mode(request: QuantizeRequest, samples: Samples | None, loaded: graph.Loaded) -> Mode:
+    """What `auto` means here: static with data or ranges; AUTO stands for the mixed plan without.
+
+    A model whose products all stand inside bodies has nothing to calibrate, whatever the data.
+    """
     recipe = request.recipe
-    has_ranges = recipe.ranges is not None or request.stats is not None
     if samples is None and any(getattr(recipe, gate) is not None for gate in OUTPUT_GATES):
         raise OptionError(
             "gate-without-data",
@@ -100,10 +125,10 @@ def _mode(request: QuantizeRequest, samples: Samples | None) -> Mode:
             fix="Give --data or --verify-data, or drop the gate.",
         )
     if recipe.mode is Mode.AUTO:
-        if (samples is not None and samples.calibrates) or has_ranges:
+        if _has_evidence(request, samples) and not only_in_bodies(loaded, _PRODUCTS):
             return Mode.STATIC
         return Mode.AUTO if recipe.weights is None or recipe.weights in KERNEL_TYPES else Mode.WEIGHT_ONLY
-    if recipe.mode is Mode.STATIC and not has_ranges and (samples is None or not samples.calibrates):
+    if recipe.mode is Mode.STATIC and not _has_evidence(request, samples):
         raise OptionError(
             "static-without-data",
             "static mode needs calibration data or ranges",

@@ -11,6 +11,7 @@ from quantool.errors import ModelError
 from quantool.graph.optimized import read_optimized
 from quantool.graph.reference import ReferenceSession
 from quantool.metrics import Measured, Metric, Paired, Sample
+from quantool.pipeline.decoding import Decoding
 from quantool.pipeline.feeds import Judging, Samples
 from quantool.pipeline.source import FloatModel
 from quantool.recipe import Recipe
@@ -112,12 +113,12 @@ def evaluate(
     """
     reference = float_session(source)
     paired = None if metric is None else Paired(metric)
-    outputs, count = compare_outputs(reference, loaded.session, samples.verification(), paired)
-    found = Evaluation(outputs=outputs, samples=count, measured=None if paired is None else paired.result())
+    found = compare_outputs(reference, loaded.session, samples.verification(), paired)
+    found = replace(found, notes=(*samples.overlap(), *found.notes))
     if not (loaded.timed and samples.kept and isinstance(loaded.session, Session)):
-        return replace(found, notes=samples.overlap())
+        return found
     latency = interleaved(reference, loaded.session, feeds=samples.kept)
-    notes = (*samples.overlap(), *_normalized_gain(source, samples.kept, latency))
+    notes = (*found.notes, *_normalized_gain(source, samples.kept, latency))
     return replace(found, latency=latency, notes=notes)
 
 
@@ -131,19 +132,25 @@ def float_session(source: FloatModel) -> Session:
 
 def compare_outputs(
     reference: Session, test: Session | ReferenceSession, feeds: Iterable[Feed], paired: Paired | None = None
-) -> tuple[dict[str, OutputComparison], int]:
-    """Both models on every feed, one feed in memory at a time; the figures by output and the number of feeds.
+) -> Evaluation:
+    """Both models on every feed, one feed in memory at a time, and of language models on the step that follows it.
 
     paired: collects a metric on the way.
     """
-    comparator = Comparator()
+    comparator, decoding = Comparator(), Decoding(reference, test)
     for number, feed in enumerate(feeds):
         exact, found = reference.run(feed, sample=number), test.run(feed, sample=number)
         comparator.add(exact, found, feed)
         if paired is not None:
             sample = Sample(feed=feed, labels=labels_of(feed), outputs=exact, reference=exact)
             paired.add(sample, replace(sample, outputs=found))
-    return comparator.result(), comparator.samples
+        decoding.follow(feed, exact, sample=number)
+    return Evaluation(
+        outputs={**comparator.result(), **decoding.outputs()},
+        samples=comparator.samples,
+        measured=None if paired is None else paired.result(),
+        notes=decoding.notes(),
+    )
 
 
 def _normalized_gain(source: FloatModel, feeds: Sequence[Feed], latency: Latency) -> tuple[Note, ...]:

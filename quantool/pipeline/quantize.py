@@ -221,7 +221,7 @@ def _verdict(
     )
     remarks = (
         other_ways(evidence) if job.target.runs_here else "",
-        WHAT_DATA_ADDS if job.mode is Mode.AUTO else "",
+        WHAT_DATA_ADDS if job.mode is Mode.AUTO and not (job.samples and job.samples.calibrates) else "",
         NOT_TIMED if not job.timed and job.samples is not None else "",
     )
     return " ".join((verdict(evidence), *filter(None, remarks)))

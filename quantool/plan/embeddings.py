@@ -5,7 +5,7 @@ from __future__ import annotations
 from quantool.plan.context import Context
 from quantool.plan.mixed import refuse_fixed_weights
 from quantool.plan.reasons import reason
-from quantool.schema import Decision, NodeFact, WeightSpec
+from quantool.schema import Decision, Mode, NodeFact, WeightSpec
 
 KERNEL = "GatherRows"
 #: below this the three extra nodes cost more than the table saves
@@ -32,7 +32,7 @@ def embedding_decision(ctx: Context, node: NodeFact) -> Decision | None:
         return None
     if (veto := ctx.veto(node)) is not None:
         return Decision(node=node.name, quantized=False, reason=veto)
-    if node.scope:
+    if node.scope and ctx.settings.mode is Mode.STATIC:  # the products beside it stay float
         return Decision(node=node.name, quantized=False, reason=reason("in-subgraph"))
     refuse_fixed_weights(ctx, node, "the lookup of rows")
     return Decision(node=node.name, quantized=True, kernel=KERNEL, expected="float")

@@ -38,18 +38,27 @@ class _Result:
 
 
 def fold_constants(model: Model) -> int:
-    """Replace nodes whose inputs are all constants by a constant; large ones are computed when they are read."""
+    """Replace nodes whose inputs are all constants by a constant; large ones are computed when they are read.
+
+    What the branches of an If compute alike from one large weight becomes one constant.
+    """
     top = model.ir.graph
     changes = 0
+    large: dict[object, onnx_ir.Value] = {}
     for graph in graphs(top):
         for node in tuple(graph):
             result = _evaluate(node)
             if result is None or node.outputs[0].is_graph_output():
                 continue
             output, name = node.outputs[0], node.outputs[0].name
-            tensor = computed(result.load, dtype=result.dtype, shape=result.shape)
             output.name = None
-            constant = add_constant(top, name or "", tensor)
+            key = _key(node)
+            constant = large.get(key)
+            if constant is None:
+                tensor = computed(result.load, dtype=result.dtype, shape=result.shape)
+                constant = add_constant(top, name or "", tensor)
+            if math.prod(result.shape) > SMALL:
+                large[key] = constant
             source = node.inputs[0]
             if node.op_type == "Transpose" and len(result.shape) == 2 and source is not None:
                 constant.meta[TRANSPOSE_OF] = source.name
@@ -57,6 +66,12 @@ def fold_constants(model: Model) -> int:
             absorb(model, node, into=None)
             changes += 1
     return changes
+
+
+def _key(node: onnx_ir.Node) -> object:
+    """What tells the results of two nodes apart: operator, attributes, and the very inputs."""
+    attributes = sorted((name, str(attribute.value)) for name, attribute in node.attributes.items())
+    return node.op_type, tuple(attributes), tuple(node.inputs)
 
 
 def _evaluate(node: onnx_ir.Node) -> _Result | None:
