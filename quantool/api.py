@@ -73,6 +73,7 @@ def quantize(
         force=force,
         reads=_files(recipe),
         reports=reports,
+        detailed=bool(reports),
     )
     reads = _files(model, data, request.verify_data, recipe)
     check_paths(reports, output=request.output, reads=reads, force=force)
@@ -142,6 +143,7 @@ def tune(
         force=force,
         reads=_files(recipe),
         reports=reports,
+        detailed=bool(reports),
     )
     check_paths(reports, output=request.output, reads=_files(model, data, judged, recipe), force=force)
     result = _reported("tune", reports, lambda: pipeline.tune(request))
@@ -174,7 +176,11 @@ def compare(
 
     reports, force = _reports(options), _flag(options, "force")
     request = CompareRequest(
-        float_model=float_model, quantized_model=quantized_model, data=data, recipe=from_options(options)
+        float_model=float_model,
+        quantized_model=quantized_model,
+        data=data,
+        recipe=from_options(options),
+        detailed=bool(reports),
     )
     check_paths(reports, reads=_files(float_model, quantized_model, data), force=force)
     report = _reported("compare", reports, lambda: pipeline.compare(request))

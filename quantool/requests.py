@@ -35,7 +35,8 @@ class QuantizeRequest:
     write: publish at `output`, or beside the model under the default name where `output` is None. force: an
     existing output may be replaced. stats: statistics in memory, in place of ``recipe.ranges``. reads: files
     that the caller read for the run, as the recipe, which the output may not replace. reports: files that the caller
-    will write after the run.
+    will write after the run. detailed: the report is wanted with what takes extra runs of the model: SQNR layer by
+    layer, and what leaving operators in float would gain.
     """
 
     model: ModelSource
@@ -49,6 +50,7 @@ class QuantizeRequest:
     reads: tuple[Path, ...] = ()
     reports: tuple[Path, ...] = ()
     progress: bool = False
+    detailed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,7 @@ class TuneRequest:
     reads: tuple[Path, ...] = ()
     reports: tuple[Path, ...] = ()
     progress: bool = False
+    detailed: bool = False
     told: Callable[[str], None] | None = None
 
 
@@ -158,6 +161,7 @@ class CompareRequest:
     recipe: Recipe
     data: DataSource | None = None
     progress: bool = False
+    detailed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

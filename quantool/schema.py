@@ -359,24 +359,30 @@ class OutputComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Medians of interleaved runs, in milliseconds; speedup is float_ms / quantized_ms.
+    """Medians of interleaved runs, in milliseconds.
 
-    quartiles: of the ratio of each pair of runs; None where it was not measured in pairs.
+    ratio: the median of float time over quantized time in each pair of runs, which a drifting machine blurs less than
+    the ratio of both medians; quartiles: of that ratio; interval: 95 % of its median; rounds: how many pairs. None
+    where it was not measured in pairs.
     """
 
     float_ms: float
     quantized_ms: float
+    ratio: float | None = None
     quartiles: tuple[float, float] | None = None
+    interval: tuple[float, float] | None = None
+    rounds: int | None = None
 
     @property
     def speedup(self) -> float:
         """How many times faster the quantized model is."""
-        return self.float_ms / self.quantized_ms
+        return self.float_ms / self.quantized_ms if self.ratio is None else self.ratio
 
     @property
     def is_clear(self) -> bool:
-        """Whether half of the pairs agree on which side is faster; a busy machine may blur that."""
-        return self.quartiles is None or (self.quartiles[0] > 1) == (self.quartiles[1] > 1)
+        """Whether the pairs agree on which side is faster: the middle half of them, and the interval of the median."""
+        known = (ends for ends in (self.quartiles, self.interval) if ends is not None)
+        return all((low > 1) == (high > 1) for low, high in known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

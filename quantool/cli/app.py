@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -19,6 +20,7 @@ from quantool.cli import (
     merge,
     quantize,
     recipe,
+    report,
     sensitivity,
     targets,
     tensor,
@@ -32,7 +34,8 @@ from quantool.errors import OptionError
 COMMANDS: Final[dict[str, Command]] = {
     command.name: command
     for command in (
-        *(module.COMMAND for module in (quantize, explain, inspect, compare, check, sensitivity, calibrate, merge)),
+        *(module.COMMAND for module in (quantize, explain, inspect, compare, check, report)),
+        *(module.COMMAND for module in (sensitivity, calibrate, merge)),
         *recipe.COMMANDS,
         *(module.COMMAND for module in (tune, targets, tensor)),
     )
@@ -72,11 +75,12 @@ class GroupedCommand(TyperCommand):
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; gives the exit code, and never raises for what a user can meet."""
     as_json = "--json" in arguments  # even where a mistake makes it the value of another option
-    parser = typer.main.get_command(application(as_json=as_json))
+    line = shlex.join(("quantool", *arguments))
+    parser = typer.main.get_command(application(as_json=as_json, line=line))
     try:
         code = parser.main(list(arguments), prog_name="quantool", standalone_mode=False)
     except UsageError as error:
-        given = Given(command=_named(arguments), values={"json": as_json}, terminal=False)
+        given = Given(command=_named(arguments), values={"json": as_json}, terminal=False, line=line)
         context = getattr(error, "ctx", None)
         where = "quantool" if context is None else str(context.command_path)
         what = str(getattr(error, "format_message", error.__str__)())
@@ -86,8 +90,8 @@ def run(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def application(*, as_json: bool = False) -> typer.Typer:
-    """The Typer application with every command; plain help, because rich would double its time."""
+def application(*, as_json: bool = False, line: str = "") -> typer.Typer:
+    """The Typer application with every command; plain help, because rich would double its time. line: as it is run."""
     app = typer.Typer(help=HELP, epilog=EXIT_CODES, add_completion=False, rich_markup_mode=None)
     app.callback()(_options_of_the_program)
     apps = {"": app}
@@ -101,7 +105,7 @@ def application(*, as_json: bool = False) -> typer.Typer:
             cls=GroupedCommand,
             help=command.help,
             epilog=f"\b\nExample:\n  {command.example}\n\n{EXIT_CODES}",
-        )(_entry(command, as_json=as_json))
+        )(_entry(command, as_json=as_json, line=line))
     return app
 
 
@@ -139,9 +143,9 @@ def execute(command: Command, given: Given) -> int:
         return finish(given, failure(given, error), ())
 
 
-def _entry(command: Command, *, as_json: bool) -> Callable[..., int]:
+def _entry(command: Command, *, as_json: bool, line: str) -> Callable[..., int]:
     def entry(**values: object) -> int:
-        given = Given(command=command.name, values={**values, "json": as_json}, terminal=sys.stderr.isatty())
+        given = Given(command=command.name, values={**values, "json": as_json}, terminal=sys.stderr.isatty(), line=line)
         return execute(command, given)
 
     entry.__signature__ = signature(command.arguments, command.table)  # type: ignore[attr-defined]  # read by Typer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -24,11 +24,12 @@ _READ: Final = ("model", "float_model", "quantized_model", "report_file", "recip
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """The arguments and options of one call; what was not given is None."""
+    """The arguments and options of one call; what was not given is None. line: the whole command line."""
 
     command: str
     values: Mapping[str, object]
     terminal: bool
+    line: str = ""
 
     def text(self, name: str) -> str:
         """A required text."""
@@ -88,6 +89,11 @@ class Given:
         return files_read(*named, *(self.texts(name) for name in ("data", "verify_data", "eval", "files")))
 
     @property
+    def detailed(self) -> bool:
+        """Whether what takes extra runs of the model to find out is wanted: where a document or page is."""
+        return self.flag("json") or bool(self.texts("report"))
+
+    @property
     def model(self) -> str | None:
         """The model that the command is about, as far as it names one."""
         found = self.values.get("model", self.values.get("quantized_model"))
@@ -107,6 +113,13 @@ class Outcome:
     document: Callable[[], Mapping[str, object]]
     show: Callable[[Screen], None]
     report: Report | None = None
+
+    def asked_by(self, line: str) -> Outcome:
+        """The outcome with the command line that led to it in its report."""
+        if self.report is None:
+            return self
+        report = replace(self.report, command_line=line)
+        return replace(self, report=report, document=report.to_dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ def run(given: Given) -> Outcome:
         recipe=given.recipe(),
         data=given.data(),
         progress=given.progress,
+        detailed=given.detailed,
     )
     report = pipeline.compare(request)
     return outcome_of(report, lambda screen: screen.summary(report, verbose=given.flag("verbose")))

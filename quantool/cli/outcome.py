@@ -38,6 +38,7 @@ def failure(given: Given, error: Exception) -> Outcome:
 
 def finish(given: Given, outcome: Outcome, reports: Sequence[Path]) -> int:
     """Write the reports asked for, print what came out, and give the exit code."""
+    outcome = outcome.asked_by(given.line)
     report = outcome.report
     if report is not None and reports:
         from quantool.report.write import write_reports

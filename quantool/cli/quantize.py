@@ -22,6 +22,7 @@ def run(given: Given) -> Outcome:
         reads=given.reads(),
         reports=given.paths("report"),
         progress=given.progress,
+        detailed=given.detailed,
     )
     report = pipeline.quantize(request).report
     return outcome_of(report, lambda screen: screen.summary(report, verbose=given.flag("verbose")))

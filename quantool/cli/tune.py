@@ -43,6 +43,7 @@ def run(given: Given) -> Outcome:
         reads=given.reads(),
         reports=given.paths("report"),
         progress=given.progress,
+        detailed=given.detailed,
         told=None if silent else _tell,
     )
     report = pipeline.tune(request).report

@@ -1,13 +1,14 @@
-"""Reading the model that a runtime's optimizer wrote: its nodes in every scope, and what their inputs are."""
+"""Reading models without building a graph: one that a runtime's optimizer wrote, and the outline of any."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quantool.schema import NodeFact
+from quantool.schema import AnyArray, NodeFact
 
 if TYPE_CHECKING:
     import onnx
@@ -34,6 +35,33 @@ def read_optimized(path: Path) -> OptimizedGraph:
     return OptimizedGraph(
         nodes=tuple(_fact(node, scope) for scope, graph in scopes for node in graph.node),
         dtypes={(scope, name): dtype for scope, graph in scopes for name, dtype in _typed(graph)},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """The main graph of a serialized model. values: its constants of one element, as scales and zero points are."""
+
+    nodes: tuple[NodeFact, ...]
+    constants: frozenset[str]
+    values: Mapping[str, AnyArray]
+
+
+def outline(model: bytes | Path | onnx.ModelProto) -> Outline:
+    """Read the main graph of any model, one that another tool wrote too, without its external data."""
+    import onnx
+    from onnx import numpy_helper
+
+    if isinstance(model, bytes):
+        model = onnx.load_model_from_string(model)
+    elif isinstance(model, Path):
+        model = onnx.load_model(str(model), load_external_data=False)
+    graph = model.graph
+    single = (t for t in graph.initializer if math.prod(t.dims) == 1 and t.data_location != t.EXTERNAL)
+    return Outline(
+        nodes=tuple(_fact(node, "") for node in graph.node),
+        constants=frozenset(tensor.name for tensor in graph.initializer),
+        values={tensor.name: numpy_helper.to_array(tensor) for tensor in single},
     )
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from quantool import graph
 from quantool.errors import DataError, ModelError
-from quantool.graph.optimized import read_optimized
+from quantool.graph.optimized import outline, read_optimized
 from quantool.graph.reference import ReferenceSession
 from quantool.metrics import Paired, find
+from quantool.pipeline.detail.layers import measure_layers
 from quantool.pipeline.draft import Draft
-from quantool.pipeline.feeds import open_samples
+from quantool.pipeline.feeds import Samples, open_samples
 from quantool.pipeline.judge import BY_REFERENCE, Evaluation, compare_outputs, judge_gates
 from quantool.pipeline.quantize import raise_failed_gates
 from quantool.pipeline.refusals import refuse_unlabelled
@@ -28,7 +30,7 @@ from quantool.report.model import (
 from quantool.requests import CompareRequest
 from quantool.runtime import Loadable, Session, interleaved, load_and_inspect
 from quantool.schema import Mode, RunsAs
-from quantool.verify import Evidence, execution, verdict
+from quantool.verify import Evidence, StandIns, execution, stand_ins, verdict
 
 
 def compare(request: CompareRequest) -> Report:
@@ -78,9 +80,10 @@ def _evaluate(request: CompareRequest, reference: graph.Loaded, other: graph.Loa
         )
     refuse_unlabelled(recipe, samples)
     threads = recipe.threads or 0
-    float_session = Session(given_loadable(reference, threads=threads))
+    given = given_loadable(reference, threads=threads)
+    float_session = Session(given)
     source = replace(given_loadable(other, threads=threads), label="the quantized model")
-    session, found = _loaded(other, source)
+    session, found = _loaded(reference, other, source)
     _refuse_other_interface(float_session, session)
     paired = None if recipe.metric is None else Paired(find(recipe.metric))
     found_outputs = compare_outputs(float_session, session, samples.everything(), paired)
@@ -96,10 +99,14 @@ def _evaluate(request: CompareRequest, reference: graph.Loaded, other: graph.Loa
     draft.verification = Verification(samples=count, outputs=outputs)
     draft.latency = None if latency is None else LatencyInfo.of(latency)
     draft.runtime = None if found is None else RuntimeInfo(fused=found.fused, left=found.left)
+    if request.detailed and isinstance(session, Session):
+        _layers(given, source, samples, found=found, draft=draft)
     return Evaluation(outputs=outputs, samples=count, latency=latency)
 
 
-def _loaded(other: graph.Loaded, source: Loadable) -> tuple[Session | ReferenceSession, RunsAs | None]:
+def _loaded(
+    reference: graph.Loaded, other: graph.Loaded, source: Loadable
+) -> tuple[Session | ReferenceSession, RunsAs | None]:
     """The quantized model and how it runs; in the onnx reference evaluator where ONNX Runtime lacks a kernel."""
     try:
         session, optimized = load_and_inspect(source, read_optimized)
@@ -110,7 +117,29 @@ def _loaded(other: graph.Loaded, source: Loadable) -> tuple[Session | ReferenceS
             return ReferenceSession(other.proto.SerializeToString(), {}, label=source.label), None
         except ModelError:
             raise refused from None
-    return session, execution(optimized, {}).runs_as
+    return session, execution(optimized, _stand_ins(reference, other)).runs_as
+
+
+def _stand_ins(reference: graph.Loaded, other: graph.Loaded) -> Mapping[str, StandIns]:
+    """What stands for the float model's nodes in the other one; nodes without a name are not looked for."""
+    nodes, others = (outline(loaded.proto).nodes for loaded in (reference, other))
+    return stand_ins((node for node in nodes if node.name), others)
+
+
+def _layers(
+    float_model: Loadable, quantized: Loadable, samples: Samples, *, found: RunsAs | None, draft: Draft
+) -> None:
+    """SQNR along the graph, into the draft."""
+    integer = {} if found is None else found.integer
+    assert draft.model is not None
+    draft.layers, notes = measure_layers(
+        float_model,
+        quantized,
+        samples.kept,
+        size_bytes=draft.model.size_bytes or 0,
+        runs_as={name: "integer" if is_integer else "float" for name, is_integer in integer.items()},
+    )
+    draft.warnings.extend(notes)
 
 
 def _refuse_other_interface(float_session: Session, session: Session | ReferenceSession) -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, fields
 
 from quantool.errors import QuantoolError
 from quantool.pipeline.memory import Meter
+from quantool.report.detail import FixRow, LayersInfo
+from quantool.report.environment import environment
 from quantool.report.model import (
     CandidateRow,
     Coverage,
@@ -52,12 +54,19 @@ class Draft:
     chosen: str | None = None
     responsible: tuple[ResponsibleRow, ...] = ()
     recipe_file: str | None = None
+    layers: LayersInfo | None = None
+    fixes: tuple[FixRow, ...] = ()
     memory: Meter = field(default_factory=Meter)
 
     def report(self) -> Report:
         """The report of a run that succeeded so far."""
         values = {spec.name: getattr(self, spec.name) for spec in fields(self)}
-        values |= {"warnings": tuple(dict.fromkeys(self.warnings)), "memory": self.memory.info()}
+        threads = (self.recipe or {}).get("threads")
+        values |= {
+            "warnings": tuple(dict.fromkeys(self.warnings)),
+            "memory": self.memory.info(),
+            "environment": environment(threads if isinstance(threads, int) else 0),
+        }
         return Report(**values)
 
     @contextmanager

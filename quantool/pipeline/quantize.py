@@ -16,9 +16,10 @@ from quantool.graph.stubs import with_mapped_weights
 from quantool.metrics import find
 from quantool.pipeline.build import quantized_graph
 from quantool.pipeline.choice.decide import Calibrated, decide, gather_evidence
+from quantool.pipeline.detail.add import Tested, add_detail
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.job import Job, prepare
-from quantool.pipeline.judge import Evaluation, evaluate, judge_gates, load_quantized, unresolved
+from quantool.pipeline.judge import Evaluation, Loaded, evaluate, judge_gates, load_quantized, unresolved
 from quantool.pipeline.resolved import resolved_recipe, settings_of
 from quantool.pipeline.rows import float_convolutions, node_rows, tensor_rows
 from quantool.pipeline.source import (
@@ -92,18 +93,21 @@ def _attempt(
     job: Job, source: FloatModel, evidence: Calibrated | None, kept: Mapping[str, Reason], *, draft: Draft
 ) -> QuantizeResult:
     """Decide, write, verify and publish once. kept: what the runtime turned out to run in float."""
-    source, plan, parameters = decide(job, source, evidence, kept, draft=draft)
+    made = decide(job, source, evidence, kept, draft=draft)
+    source, plan, parameters = made.source, made.plan, made.parameters
     refuse_nothing(plan, source, draft)
     # Without outputs to compare, nothing else tells the cost.
-    errors = WeightErrors(constant=source.constant) if job.samples is None and job.recipe.verify else None
+    alone = job.samples is None and job.recipe.verify
+    errors = WeightErrors(constant=source.constant) if alone or job.request.detailed else None
     result = quantized_graph(source, plan, parameters if errors is None else errors.noting(parameters))
     with _written(job, result) as (data, pending):
-        weights_db = None
-        if errors is not None:
-            found = errors.complete(parameters)
-            draft.tensors, weights_db = tensor_rows(parameters, found), min(found.values(), default=None)
+        found = {} if errors is None else errors.complete(parameters)
+        draft.tensors = tensor_rows(parameters, found)
+        weights_db = min(found.values(), default=None) if alone else None
         written = _Written(data=data, nodes=graph.facts(result).nodes, weights_db=weights_db)
-        _verify(job, source, plan, written, draft=draft)
+        loaded = _verify(job, source, plan, written, draft=draft)
+        if job.request.detailed:
+            add_detail(job, made, evidence, Tested(data=data, loaded=loaded, weights=found), draft=draft)
         return _publish(job, data, pending, draft=draft)
 
 
@@ -169,9 +173,9 @@ def _mapped(data: Loadable) -> Loadable:
     return replace(data, model=model, external={}, mapped=mapped)
 
 
-def _verify(job: Job, source: FloatModel, plan: Plan, written: _Written, *, draft: Draft) -> None:
-    """Checker, load, optimized graph, outputs, time; writes what it finds into the draft."""
-    data = written.data
+def _verify(job: Job, source: FloatModel, plan: Plan, written: _Written, *, draft: Draft) -> Loaded | None:
+    """Checker, load, optimized graph, outputs, time; writes what it finds into the draft. None without verification."""
+    data, loaded = written.data, None
     assert isinstance(data.model, bytes)
     size = len(data.model) + sum(len(part) for part in data.external.values())
     evaluation = Evaluation()
@@ -199,6 +203,7 @@ def _verify(job: Job, source: FloatModel, plan: Plan, written: _Written, *, draf
         coverage=draft.coverage,
     )
     draft.verdict = _verdict(job, source, plan, written, evaluation, size=size, draft=draft)
+    return loaded
 
 
 def _verdict(

@@ -13,6 +13,8 @@ import numpy as np
 
 from quantool.errors import GateError, NothingQuantizedError, QuantoolError
 from quantool.metrics import Measured
+from quantool.report.detail import Environment, FixRow, Histogram, LayersInfo
+from quantool.report.environment import environment
 from quantool.schema import Latency, Note, OutputComparison, Reason
 
 SCHEMA: Final = "quantool/1"
@@ -78,7 +80,11 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorRow:
-    """One quantized tensor. scale, zero_point: one number, or one a channel; range: (lo, hi) that was chosen."""
+    """One quantized tensor. scale, zero_point: one number, or one a channel; range: (lo, hi) that was chosen.
+
+    sqnr_db: of rounding it to that grid alone; calibrator: what chose the range: its name, ``fixed`` by the operator,
+    or ``recipe``; histogram: of the float values. All three are known only where a report was asked for.
+    """
 
     name: str
     dtype: str
@@ -89,6 +95,8 @@ class TensorRow:
     observed_max: float | None = None
     clipped_share: float | None = None
     sqnr_db: float | None = None
+    calibrator: str | None = None
+    histogram: Histogram | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,16 +126,27 @@ class RuntimeInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyInfo:
-    """Median times of one run, and how many times faster the result is."""
+    """Median times of one run, and how many times faster the result is: the median ratio of paired runs.
+
+    interval: 95 % of that ratio; rounds: how many pairs. None where times were not measured in pairs.
+    """
 
     float_ms: float
     quantized_ms: float
     speedup: float
+    interval: tuple[float, float] | None = None
+    rounds: int | None = None
 
     @classmethod
     def of(cls, latency: Latency) -> LatencyInfo:
         """The measured medians with their ratio."""
-        return cls(float_ms=latency.float_ms, quantized_ms=latency.quantized_ms, speedup=latency.speedup)
+        return cls(
+            float_ms=latency.float_ms,
+            quantized_ms=latency.quantized_ms,
+            speedup=latency.speedup,
+            interval=latency.interval,
+            rounds=latency.rounds,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,8 +195,8 @@ class MetricInfo:
     """
 
     name: str
-    float_value: float
-    quantized_value: float
+    float_value: float | None
+    quantized_value: float | None
     drop: float | None
     interval: tuple[float, float] | None
     resolved: bool
@@ -188,10 +207,10 @@ class MetricInfo:
         """What was measured."""
         return cls(
             name=found.name,
-            float_value=found.float_value,
-            quantized_value=found.value,
+            float_value=_finite(found.float_value),
+            quantized_value=_finite(found.value),
             drop=found.drop,
-            interval=found.interval,
+            interval=found.interval if found.interval is not None and all(map(math.isfinite, found.interval)) else None,
             resolved=found.resolved,
             rows=found.rows,
         )
@@ -307,18 +326,28 @@ class Report:
     responsible: tuple[ResponsibleRow, ...] = ()
     recipe_file: str | None = None
     check: CheckInfo | None = None
+    layers: LayersInfo | None = None
+    fixes: tuple[FixRow, ...] = ()
+    environment: Environment | None = None
+    command_line: str | None = None
 
     @classmethod
     def failed(cls, command: str, error: QuantoolError, *, model: str | None = None) -> Report:
         """The report of a run that an error ended: what the error carries so far, else the model's path alone."""
         base = error.report
         if base is None:
-            base = cls(command=command, model=None if model is None else ModelInfo(path=model))
+            named = None if model is None else ModelInfo(path=model)
+            base = cls(command=command, model=named, environment=environment())
         return replace(base, status=status_of(error), exit_code=error.exit_code, errors=(Failure(**error.to_dict()),))
 
     def to_dict(self) -> dict[str, Any]:
         """The strict JSON document: every key present, null where unknown, no NaN or infinity."""
         return {"schema": SCHEMA, **plain(self)}
+
+
+def _finite(value: float) -> float | None:
+    """The value, None where JSON could not hold it."""
+    return value if math.isfinite(value) else None
 
 
 def status_of(error: QuantoolError) -> Status:

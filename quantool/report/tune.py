@@ -74,7 +74,7 @@ def _metric_name(report: Report) -> str:
 def _cells(row: CandidateRow) -> tuple[str, ...]:
     if row.error is not None:
         return ("-", "-", "-", "-", "impossible")
-    quality = decibel(row.sqnr_db) if row.metric is None else f"{row.metric.quantized_value:.4g}"
+    quality = decibel(row.sqnr_db) if row.metric is None else number(row.metric.quantized_value)
     drop = "-" if row.metric is None else _drop(row.metric)
     return (size(row.size_bytes), _speed(row), quality, drop, "meets" if row.meets else "misses")
 

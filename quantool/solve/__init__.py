@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 from quantool.formulas import compute, formula_for
 from quantool.recipe import Recipe
 from quantool.schema import FloatArray, Grid, Note, Parameters, Plan, QuantParams, Range
-from quantool.solve.ranges import DEFAULT_CALIBRATOR, default_calibrator, is_pinned, solve_ranges, statistic_kind
+from quantool.solve.ranges import (
+    DEFAULT_CALIBRATOR,
+    default_calibrator,
+    is_pinned,
+    range_sources,
+    solve_ranges,
+    statistic_kind,
+)
 from quantool.solve.weights import Load, ScaleRule, solve_weight
 
 __all__ = [
@@ -21,6 +28,7 @@ __all__ = [
     "Corrections",
     "default_calibrator",
     "is_pinned",
+    "range_sources",
     "solve",
     "solve_ranges",
     "statistic_kind",

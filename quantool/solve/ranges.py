@@ -66,6 +66,31 @@ def solve_ranges(
     return {spec.name: found[group] for group, specs in members.items() for spec in specs}
 
 
+def range_sources(
+    plan: Plan,
+    facts: GraphFacts,
+    stats: Mapping[str, Statistic],
+    recipe: Recipe,
+    *,
+    default: str = DEFAULT_CALIBRATOR,
+) -> dict[str, str]:
+    """What chooses the range of each planned activation: a calibrator, ``fixed`` by its operator, or the ``recipe``."""
+    members: dict[str, list[ActivationSpec]] = {}
+    for spec in plan.activations.values():
+        members.setdefault(spec.group, []).append(spec)
+    found = {}
+    for specs in members.values():
+        if _ruled_range(specs, facts, recipe) is not None:
+            source = "recipe"
+        elif _pinned(specs, facts, stats, recipe) is not None:
+            source = "fixed"
+        else:
+            asked = _question(specs, facts, stats, recipe, default=default).calibrator
+            source = asked or DEFAULT_CALIBRATOR
+        found.update(dict.fromkeys((spec.name for spec in specs), source))
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Question:
     """What to estimate for a group: with which calibrator (None: the least error to expect), and from what.

@@ -91,6 +91,22 @@ def same(reference: Mapping[str, AnyArray], test: Mapping[str, AnyArray], *, rto
     return all(difference <= rtol for difference in relative_differences(reference, test).values())
 
 
+def signal_and_noise(reference: AnyArray, test: AnyArray) -> tuple[float, float]:
+    """Sum r^2 and sum (r - t)^2 over two arrays of one shape; noise is infinite where one side alone is not finite."""
+    signal = noise = 0.0
+    for r, t in _pieces(reference.reshape(-1, 1), test.reshape(-1, 1)):
+        difference = (r - t).ravel()
+        with np.errstate(invalid="ignore", over="ignore"):
+            noise += float(difference @ difference)
+        signal += float(r.ravel() @ r.ravel())
+    return signal, noise
+
+
+def ratio_db(signal: float, noise: float) -> float:
+    """10 log10(signal / noise); inf without noise, -inf where the ratio means nothing."""
+    return float(_ratio_db(np.array(signal), np.array(noise)))
+
+
 def _counterpart(name: str, expected: AnyArray, test: Mapping[str, AnyArray]) -> AnyArray:
     if name not in test:
         raise VerificationError(

@@ -134,7 +134,7 @@ def _speed(evidence: Evidence) -> tuple[str, ...]:
         return (f"but {_SLOWER} ({latency.speedup:.2f}x)",)
     if _is_faster(latency):
         return (f"{latency.speedup:.1f}x faster",)
-    return ("as fast as float",) if abs(latency.speedup - 1) <= EVEN else ("no clear difference in speed",)
+    return ("as fast as float",) if latency.is_clear else ("no significant difference in speed",)
 
 
 def _is_slower(latency: Latency) -> bool:

@@ -16,8 +16,11 @@ from quantool.cli.app import COMMANDS
 from quantool.errors import DataError, GateError, NothingQuantizedError, QuantoolError, VerificationError
 from quantool.recipe import from_options
 from quantool.report.model import Report
+from quantool.report.write import RENDERERS
 from quantool.schema import Mode
+from quantool.version import __version__
 
+SAVED = Path(__file__).parents[1] / "report" / "saved.json"
 ENVELOPE = {"schema", "command", "status", "exit_code", "errors"}
 CALLS = {
     "quantize": ["quantize", "m.onnx"],
@@ -25,6 +28,7 @@ CALLS = {
     "inspect": ["inspect", "m.onnx"],
     "compare": ["compare", "m.onnx", "q.onnx"],
     "check": ["check", "r.json", "--baseline", "b.json"],
+    "report": ["report", str(SAVED), "-o", "r.html"],
     "sensitivity": ["sensitivity", "m.onnx", "--data", "d.npz"],
     "calibrate": ["calibrate", "m.onnx", "-o", "m.qcal"],
     "merge": ["merge", "a.qcal", "b.qcal", "-o", "m.qcal"],
@@ -353,6 +357,9 @@ USAGE = [
     ("recipe show no.toml", "recipe show", "recipe cannot be read"),
     ("merge", "merge", "Missing argument 'FILES...'"),
     ("merge a.qcal", "merge", "not told where to write"),
+    ("report r.json", "report", "not told what to write"),
+    ("report r.json -o r.pdf", "report", "unknown suffix '.pdf'"),
+    ("report none.json -o r.md", "report", "The report cannot be read"),
     ("compare m.onnx", "compare", "Missing argument 'QUANTIZED_MODEL'"),
     ("check r.json", "check", "not told what to compare with"),
     ("check", "check", "Missing argument 'REPORT_FILE'"),
@@ -390,6 +397,40 @@ def test_a_report_may_not_replace_what_the_run_reads(pipeline: FakePipeline) -> 
     assert call("quantize m.json --report r.json --force") == 2
     assert call("quantize m.onnx --data m.json --report r.json --force") == 2
     assert (Path("r.json").read_text(), pipeline.asked) == ("model", [])
+
+
+@pytest.mark.parametrize("suffix", RENDERERS)
+def test_a_saved_report_is_rendered_in_every_form(suffix: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(SAVED), "-o", f"again{suffix}"]) == 0
+    assert capsys.readouterr().out == f"wrote again{suffix}\n"
+    text = Path(f"again{suffix}").read_text(encoding="utf-8")
+    assert "Worth it" in text
+    assert (text == SAVED.read_text(encoding="utf-8")) == (suffix == ".json")
+    assert main(["report", str(SAVED), "-o", f"again{suffix}"]) == 2
+    assert "--force" in capsys.readouterr().err
+
+
+def test_a_report_does_not_replace_the_one_it_reads() -> None:
+    Path("r.json").write_bytes(SAVED.read_bytes())
+    assert call("report r.json -o r.json --force") == 2
+    assert Path("r.json").read_bytes() == SAVED.read_bytes()
+
+
+def test_a_report_says_how_it_was_asked_for_and_on_what(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["quantize", "a model.onnx", "--report", "r.json", "--quiet"]) == 0
+    found = json.loads(Path("r.json").read_text())
+    assert found["command_line"] == "quantool quantize 'a model.onnx' --report r.json --quiet"
+    assert main(["quantize", "--json"]) == 2
+    refused = document(capsys)
+    assert refused["command_line"] == "quantool quantize --json"
+    assert refused["environment"]["versions"]["quantool"] == __version__
+
+
+@pytest.mark.parametrize(("more", "detailed"), [("", False), (" --json", True), (" --report r.md", True)])
+def test_detail_is_asked_for_where_a_report_shows_it(pipeline: FakePipeline, more: str, detailed: bool) -> None:
+    for line in ("quantize m.onnx", "compare m.onnx q.onnx", "tune m.onnx"):
+        assert call(f"{line}{more} --force") == 0
+        assert pipeline.asked[-1].detailed == detailed
 
 
 def test_every_command_of_the_table_is_called_here() -> None:

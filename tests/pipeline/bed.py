@@ -24,7 +24,8 @@ SAMPLES = Path(__file__).parents[2] / "sample_models"
 KEYS = {
     "schema", "command", "status", "exit_code", "model", "output", "recipe", "data", "nodes", "tensors", "coverage",
     "verification", "runtime", "latency", "gates", "verdict", "warnings", "errors", "trials",
-    "memory", "metric", "candidates", "chosen", "responsible", "recipe_file", "check",
+    "memory", "metric", "candidates", "chosen", "responsible", "recipe_file", "check", "layers", "fixes",
+    "environment", "command_line",
 }  # fmt: skip
 
 CNN = """

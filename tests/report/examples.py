@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from quantool.errors import GateError
 from quantool.recipe import from_options
+from quantool.report.detail import Environment, FixRow, Histogram, LayerRow, LayersInfo
 from quantool.report.model import (
     Coverage,
     DataInfo,
@@ -61,7 +62,8 @@ def report(name: str = "digits") -> Report:
         tensors=(
             TensorRow(
                 name=f"{name}/x", dtype="uint8", scale=0.0235, zero_point=128, range=(-3.0, 3.0), observed_min=-3.1,
-                observed_max=3.4, clipped_share=0.0004, sqnr_db=41.5,
+                observed_max=3.4, clipped_share=0.0004, sqnr_db=41.5, calibrator="mse",
+                histogram=Histogram(low=-3.1, high=3.4, counts=(3, 40, 900, 1200, 30, 2), below=0, above=1),
             ),
             TensorRow(name=f"{name}/w", dtype="int8", scale=(0.01, 0.02), zero_point=(0, 0)),
         ),
@@ -71,6 +73,25 @@ def report(name: str = "digits") -> Report:
         latency=LatencyInfo.of(Latency(float_ms=1.23, quantized_ms=0.61)),
         verdict="Worth it: 3.7 times smaller and 2.0 times as fast as float at 34.2 dB.",
         warnings=(Note(code="outlier", what=f"{name}/x has 1 outlier", where=f"{name}/x", fix="Look at the data."),),
+        layers=LayersInfo(
+            samples=4, candidates=3, measured=2,
+            rows=(
+                LayerRow(
+                    node=f"{name}/conv", op_type="Conv", tensor=f"{name}/c", sqnr_db=41.0, exact=False,
+                    input_sqnr_db=None, runs_as="integer",
+                ),
+                LayerRow(
+                    node=f"{name}/softmax", op_type="Softmax", tensor=f"{name}/s", sqnr_db=29.5, exact=False,
+                    input_sqnr_db=41.0, runs_as="float",
+                ),
+            ),
+        ),
+        fixes=(FixRow(nodes=(f"{name}/conv",), operators=("Conv",), gain_db=2.5, macs_share=0.02),),
+        environment=Environment(
+            versions={"quantool": "0.1.0", "onnx": "1.0"}, python="3.11.7", system="Linux 6.1", machine="x86_64",
+            cpu="A Processor", cpus=2, threads=0,
+        ),
+        command_line=f"quantool quantize '{name}.onnx' --report r.html",
     )  # fmt: skip
 
 

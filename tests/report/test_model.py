@@ -27,7 +27,8 @@ from report.examples import NASTY, comparison, gate_failed, report
 KEYS = [
     "schema", "command", "status", "exit_code", "model", "output", "recipe", "data", "nodes", "tensors", "coverage",
     "verification", "runtime", "latency", "gates", "verdict", "warnings", "errors", "trials",
-    "memory", "metric", "candidates", "chosen", "responsible", "recipe_file", "check",
+    "memory", "metric", "candidates", "chosen", "responsible", "recipe_file", "check", "layers", "fixes",
+    "environment", "command_line",
 ]  # fmt: skip
 NESTED = {
     "model": ["path", "sha256", "opset", "size_bytes"],
@@ -36,13 +37,17 @@ NESTED = {
     "coverage": ["nodes", "macs", "weight_bytes"],
     "verification": ["samples", "outputs"],
     "runtime": ["fused", "left"],
-    "latency": ["float_ms", "quantized_ms", "speedup"],
+    "latency": ["float_ms", "quantized_ms", "speedup", "interval", "rounds"],
+    "layers": ["samples", "candidates", "measured", "rows"],
+    "environment": ["versions", "python", "system", "machine", "cpu", "cpus", "threads"],
 }
 ROWS = {
     "nodes": ["name", "op_type", "scope", "decision", "into", "runs_as", "reason"],
     "tensors": [
         "name", "dtype", "scale", "zero_point", "range", "observed_min", "observed_max", "clipped_share", "sqnr_db",
+        "calibrator", "histogram",
     ],
+    "fixes": ["nodes", "operators", "gain_db", "macs_share"],
     "gates": ["name", "limit", "value", "passed"],
     "warnings": ["code", "what", "where", "fix"],
     "errors": ["code", "what", "where", "fix"],

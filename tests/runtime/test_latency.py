@@ -65,3 +65,21 @@ def test_pairs_that_agree_are_clear_and_pairs_that_do_not_are_not() -> None:
     assert measured.quartiles[0] <= measured.quartiles[1]
     assert Latency(float_ms=1.0, quantized_ms=1.2, quartiles=(0.7, 0.9)).is_clear
     assert not Latency(float_ms=1.0, quantized_ms=1.2, quartiles=(0.7, 1.4)).is_clear
+
+
+def test_the_interval_of_a_median_holds_it_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(3)
+    held = 0
+    for _ in range(400):
+        found = latency.median_interval(list(rng.exponential(size=25)))
+        assert found is not None
+        held += found[0] <= np.log(2.0) <= found[1]
+    # At least 95 % of 400, less three standard deviations of that count.
+    assert held >= 380 - 3 * np.sqrt(400 * 0.95 * 0.05)
+
+
+@pytest.mark.parametrize(("count", "ranks"), [(5, None), (6, (0, 5)), (10, (1, 8)), (25, (7, 17)), (100, (39, 60))])
+def test_the_interval_of_a_median_is_that_of_the_tables(count: int, ranks: tuple[int, int] | None) -> None:
+    """Ranks as the tables of the sign test give them, from 0."""
+    found = latency.median_interval([float(i) for i in reversed(range(count))])
+    assert found == (None if ranks is None else tuple(map(float, ranks)))

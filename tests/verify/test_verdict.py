@@ -37,7 +37,8 @@ CASES = {
     ),
     "slower, but the pairs disagree": (
         {"latency": Latency(float_ms=0.83, quantized_ms=1.0, quartiles=(0.6, 1.3))},
-        "3.9x smaller, no clear difference in speed, SQNR 38.2 dB, top-1 agreement 99.4 % on 16 held-out samples.",
+        "3.9x smaller, no significant difference in speed, SQNR 38.2 dB, "
+        "top-1 agreement 99.4 % on 16 held-out samples.",
     ),
     "no data": ({"outputs": {}, "latency": None}, "3.9x smaller, outputs were not compared (no data)."),
     "no data, weights judged": (

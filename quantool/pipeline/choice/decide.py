@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from calibrators.statistic import Statistic
 from quantool import graph
@@ -47,6 +48,20 @@ class Calibrated:
     judges: Judges
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """What is to be written. stats: statistics of the source's tensors; calibrator: of ranges that no rule speaks of.
+
+    Both are empty where no range was needed.
+    """
+
+    source: FloatModel
+    plan: Plan
+    parameters: Parameters
+    stats: Mapping[str, Statistic] = field(default_factory=lambda: MappingProxyType({}))
+    calibrator: str = ""
+
+
 def gather_evidence(job: Job, source: FloatModel, draft: Draft, *, also: Set[str] = frozenset()) -> Calibrated | None:
     """Statistics of what a static plan needs, and of other tensors; None for plans that need neither nor samples."""
     plan = _plan(job, source, Findings())
@@ -88,8 +103,10 @@ def _samples_alone(job: Job, source: FloatModel, draft: Draft) -> Calibrated | N
 
 def decide(
     job: Job, source: FloatModel, evidence: Calibrated | None, kept: Mapping[str, Reason], *, draft: Draft
-) -> tuple[FloatModel, Plan, Parameters]:
+) -> Decided:
     """Plan, choose by measurement where samples judge, and solve."""
+    stats: Mapping[str, Statistic] = {}
+    calibrator = ""
     if job.mode is Mode.WEIGHT_ONLY:
         source, plan, parameters = _decide_weights(job, source, evidence, kept, draft=draft)
     elif evidence is not None:
@@ -100,6 +117,7 @@ def decide(
         ruling = Ruling.of(source.facts, job.recipe)
         draft.warnings.extend(ruling.without_effect(source, chosen.source, chosen.parameters))
         source, plan, parameters = chosen.source, chosen.plan, chosen.parameters
+        stats, calibrator = chosen.stats, chosen.calibrator
         tried = job.recipe.effort is not Effort.FAST and evidence.judges.held_out
         if tried and not is_measurable(source, plan, memory=job.recipe.memory):
             draft.warnings.append(_groups_not_measured())
@@ -111,7 +129,7 @@ def decide(
     draft.nodes = node_rows(source.facts, plan, None)
     draft.tensors = tensor_rows(parameters)
     draft.coverage = coverage(source.facts, plan, graph.macs(source.facts))
-    return source, plan, parameters
+    return Decided(source=source, plan=plan, parameters=parameters, stats=stats, calibrator=calibrator)
 
 
 def _decide_weights(

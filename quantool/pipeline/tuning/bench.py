@@ -74,7 +74,8 @@ class Bench:
     def _attempt(self, job: Job, source: FloatModel, kept: Mapping[str, Reason], *, timed: bool) -> Figures:
         draft = Draft(command="tune")
         evidence = self.evidence if job.mode is Mode.STATIC else None
-        source, plan, parameters = decide(job, source, evidence, kept, draft=draft)
+        made = decide(job, source, evidence, kept, draft=draft)
+        source, plan, parameters = made.source, made.plan, made.parameters
         refuse_nothing(plan, source, draft)
         result = quantized_graph(source, plan, parameters)
         data = model_proto(result, provenance={}).SerializeToString(deterministic=True)

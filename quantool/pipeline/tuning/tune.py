@@ -99,6 +99,7 @@ def _first_request(request: TuneRequest) -> QuantizeRequest:
         reads=request.reads,
         reports=request.reports,
         progress=request.progress,
+        detailed=request.detailed,
     )
 
 
