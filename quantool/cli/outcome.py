@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from quantool.cli.command import Given, Outcome, outcome_of
+from quantool.cli.github import append_summary, runs_there, safe_document, safe_page
 from quantool.errors import OptionError, QuantoolError
 
 if TYPE_CHECKING:
     from quantool.report.console import Screen
+    from quantool.report.model import Report
 
 
 class InternalError(QuantoolError):
@@ -25,11 +27,11 @@ class InternalError(QuantoolError):
 
 def failure(given: Given, error: Exception) -> Outcome:
     """The outcome of a run that an error ended, whatever error it is."""
-    from quantool.report.model import Report
+    from quantool.report import model
 
     if given.flag("debug"):
         traceback.print_exception(error)
-    report = Report.failed(given.command, _as_quantool_error(error, given), model=given.model)
+    report = model.Report.failed(given.command, _as_quantool_error(error, given), model=given.model)
     verbose = given.flag("verbose")
     return outcome_of(
         report, lambda screen: screen.summary(report, verbose=verbose) if report.nodes or report.check else None
@@ -50,10 +52,12 @@ def finish(given: Given, outcome: Outcome, reports: Sequence[Path]) -> int:
             return finish(given, failure(given, error), ())
     if report is not None and report.errors:
         _emit(sys.stderr, _page(lambda screen: screen.failures(report.errors), sys.stderr))
+    if report is not None and runs_there():
+        _tell_github(given, report)
     if given.flag("json"):
         from quantool.report.json import document
 
-        written = _emit(sys.stdout, document(outcome.document()))
+        written = _emit(sys.stdout, safe_document(document(outcome.document())))
     else:
         written = given.flag("quiet") or _emit(sys.stdout, _page(outcome.show, sys.stdout))
     return outcome.exit_code if written else 2
@@ -88,7 +92,16 @@ def _page(fill: Callable[[Screen], None], stream: TextIO) -> str:
 
     screen = Screen(terminal=stream.isatty())
     fill(screen)
-    return screen.text()
+    return safe_page(screen.text())
+
+
+def _tell_github(given: Given, report: Report) -> None:
+    from quantool.report.github import annotated
+
+    _emit(sys.stderr, annotated(report, quiet=given.flag("quiet")))
+    trouble = append_summary(report)
+    if trouble is not None:
+        _emit(sys.stderr, f"warning: {trouble}\n")
 
 
 def _emit(stream: TextIO, text: str) -> bool:
