@@ -48,7 +48,7 @@ def refuse_full_disk(folder: Path, needed: int) -> None:
     if needed > free:
         raise OptionError(
             "disk-full",
-            f"the result takes about {needed / 1e9:.2f} GB, the disk has {free / 1e9:.2f} GB free",
+            f"the result takes at least {needed / 1e9:.2f} GB, the disk has {free / 1e9:.2f} GB free",
             where=str(folder),
             fix=f"Free {(needed - free) / 1e9:.2f} GB there, or choose another folder with -o.",
         )

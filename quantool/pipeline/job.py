@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from quantool import graph, targets
+from quantool.elements import ELEMENTS
 from quantool.errors import OptionError
 from quantool.graph.bodies import only_in_bodies
-from quantool.graph.destination import refuse_overwrite
+from quantool.graph.destination import refuse_full_disk, refuse_overwrite
 from quantool.ops import OPS, Role
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.feeds import Samples, open_samples
@@ -22,7 +23,7 @@ from quantool.pipeline.source import (
     read_float,
     source_files,
 )
-from quantool.plan.settings import KERNEL_TYPES
+from quantool.plan.settings import KERNEL_TYPES, Settings
 from quantool.recipe import OUTPUT_GATES, Recipe
 from quantool.requests import QuantizeRequest
 from quantool.runtime import Thrift
@@ -79,6 +80,7 @@ def prepare(request: QuantizeRequest, draft: Draft) -> Job:
     reads = source_files(loaded, samples, request.data, request.verify_data, recipe.ranges, request.reads)
     if output is not None:
         refuse_overwrite(output, reads=reads, force=request.force)
+        refuse_full_disk(output.parent, _least_size(loaded, settings))
     for report in request.reports:
         refuse_overwrite(report, reads=reads, force=True)  # whether it may be replaced is the caller's matter
     return Job(
@@ -91,6 +93,12 @@ def prepare(request: QuantizeRequest, draft: Draft) -> Job:
         samples=samples,
         output=output,
     )
+
+
+def _least_size(loaded: graph.Loaded, settings: Settings) -> int:
+    """Bytes that the result takes if every constant is a float32 that becomes integers, and nothing else is stored."""
+    bits = min(ELEMENTS[each.weights].bits for each in settings.all)
+    return loaded.source.size_bytes * bits // 32
 
 
 #: the note of `auto` with data that cannot calibrate

@@ -114,7 +114,7 @@ def _listed(
     if params.scale.size > _LISTED:
         return None, None
     codes = np.broadcast_to(params.zero_point, params.scale.shape)
-    return tuple(float(s) for s in params.scale.ravel()), tuple(int(z) for z in codes.ravel())
+    return tuple(params.scale.ravel().tolist()), tuple(codes.ravel().tolist())
 
 
 def coverage(facts: GraphFacts, plan: Plan, macs: Mapping[str, int]) -> Coverage:

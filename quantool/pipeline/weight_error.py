@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Final, TypeVar
 
 import ml_dtypes  # noqa: F401  # registers int4 and its kin as NumPy type names
@@ -16,6 +17,8 @@ from quantool.schema import AnyArray, FloatArray, IntArray, Parameters, QuantPar
 
 #: elements whose values and differences are in memory at once: 768 KiB of float32 each
 PIECE: Final = 3 << 16
+#: of larger weights one piece in four counts, evenly spread: all of them would take a third of the time of the run
+WHOLE_UP_TO, ONE_IN = 1 << 22, 4
 
 A = TypeVar("A", bound=AnyArray)
 
@@ -54,11 +57,12 @@ class WeightErrors:
 def sqnr_of_codes(exact: AnyArray, codes: AnyArray, params: QuantParams) -> float:
     """10 log10(sum w^2 / sum (w - s (q - z))^2) in dB, in pieces; inf where nothing was lost.
 
-    exact: float[*W], finite; codes: of that shape. Squares are summed in float32 over 4096 elements at most, which
-    errs by less than a millionth, and those sums in float64.
+    exact: float[*W], finite; codes: of that shape. Of weights above 4 M elements a quarter counts. Squares are summed
+    in float32 over 4096 elements at most, which errs by less than a millionth, and those sums in float64.
     """
     signal = noise = 0.0
-    for rows, scale, zero_point in _pieces(exact.shape, params):
+    step = 1 if exact.size <= WHOLE_UP_TO else ONE_IN
+    for rows, scale, zero_point in islice(_pieces(exact.shape, params), 0, None, step):
         values: FloatArray = np.ascontiguousarray(exact[rows], np.float32)
         signal += _energy(values)
         rounded = _dequantized(codes[rows], scale, zero_point, params)
