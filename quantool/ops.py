@@ -106,6 +106,11 @@ def activation_inputs(node: NodeFact) -> tuple[int, ...]:
     return tuple(i for i in wanted if i < len(node.inputs) and node.inputs[i])
 
 
+def inner_axis(node: NodeFact) -> int:
+    """The axis of a matrix that a product sums over, or that holds the elements of a looked-up row."""
+    return 1 if node.op_type == "Gather" or node.attributes.get("transB", 0) else 0
+
+
 def weight_axis(node: NodeFact, rank: int) -> int | None:
     """The channel axis of a node's weight of that rank, or None where one scale must do.
 

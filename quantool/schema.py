@@ -229,7 +229,7 @@ class WeightSpec:
     index: which input of `node`; axis: the channel axis, None per tensor; block_size: 0 unless blocks run
     along `axis`; bits: codes may be narrower than dtype; bias: the bias tensor that becomes int32 with the
     scale activation x weight (own_bias_scale: one that follows the bias alone), or None; activation: the quantized
-    input whose scale the bias uses, or None.
+    input whose scale the bias uses, or None. scale_type: the float type that the scales are stored in.
     """
 
     node: str
@@ -243,6 +243,7 @@ class WeightSpec:
     bias: str | None = None
     own_bias_scale: bool = False
     activation: str | None = None
+    scale_type: str = "float32"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +251,9 @@ class Decision:
     """What happens to one node: integers by `kernel`, or kept in float for a reason.
 
     into: the unit's anchor where the node is absorbed (a Relu into its Conv). inputs: the indices whose
-    tensors are read quantized. expected: how the target runs it.
+    tensors are read quantized. expected: how the target runs it. stored_block: how many weights share a scale as
+    MatMulNBits and GatherBlockQuantized store them (scales of longer runs are repeated), 0 elsewhere; accuracy_level:
+    that of MatMulNBits (4: activations rounded to 8 bits).
     """
 
     node: str
@@ -260,6 +263,8 @@ class Decision:
     inputs: tuple[int, ...] = ()
     reason: Reason | None = None
     expected: str = "float"  # "integer" or "float"
+    stored_block: int = 0
+    accuracy_level: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -390,9 +395,10 @@ class RunsAs:
     """How the runtime's optimized model executes nodes.
 
     integer: node name -> whether it runs as integers; fused: integer operators by type; left: counts
-    of QuantizeLinear and DequantizeLinear that remain.
+    of QuantizeLinear and DequantizeLinear that remain; accuracy_levels: those of MatMulNBits, each once, ascending.
     """
 
     integer: Mapping[str, bool]
     fused: Mapping[str, int]
     left: Mapping[str, int]
+    accuracy_levels: tuple[int, ...] = ()

@@ -14,12 +14,16 @@ if TYPE_CHECKING:
     import onnx
 
 
+#: the attribute that says how far MatMulNBits rounds its activations
+ACCURACY_LEVEL = "accuracy_level"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizedGraph:
     """An optimized model as facts; names are the runtime's, and tensors of different scopes may share one.
 
-    nodes: all scopes, attributes left out. dtypes: (scope, tensor) -> type of graph inputs and initializers,
-    the only tensors whose type the file states, in lower case.
+    nodes: all scopes, attributes left out but MatMulNBits' accuracy_level. dtypes: (scope, tensor) -> type of graph
+    inputs and initializers, the only tensors whose type the file states, in lower case.
     """
 
     nodes: tuple[NodeFact, ...]
@@ -82,7 +86,7 @@ def _fact(node: onnx.NodeProto, scope: str) -> NodeFact:
         scope=scope,
         inputs=tuple(node.input),
         outputs=tuple(node.output),
-        attributes={},
+        attributes={a.name: a.i for a in node.attribute if a.name == ACCURACY_LEVEL},
         origins=(),
     )
 

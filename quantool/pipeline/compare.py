@@ -98,7 +98,7 @@ def _evaluate(request: CompareRequest, reference: graph.Loaded, other: graph.Loa
     draft.data = DataInfo(source=samples.description, samples=count, held_out=False)
     draft.verification = Verification(samples=count, outputs=outputs)
     draft.latency = None if latency is None else LatencyInfo.of(latency)
-    draft.runtime = None if found is None else RuntimeInfo(fused=found.fused, left=found.left)
+    draft.runtime = None if found is None else RuntimeInfo.of(found)
     if request.detailed and isinstance(session, Session):
         _layers(given, source, samples, found=found, draft=draft)
     return Evaluation(outputs=outputs, samples=count, latency=latency)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quantool import graph, targets
 from quantool.pipeline.draft import Draft
-from quantool.pipeline.resolved import settings_of
+from quantool.pipeline.resolved import kept_floats, settings_of
 from quantool.pipeline.rows import coverage, node_rows
 from quantool.pipeline.source import model_info, normalized_model, read_float
 from quantool.plan import make_plan
@@ -26,7 +26,8 @@ def explain(request: ExplainRequest) -> Report:
         loaded = read_float(request.model)
         draft.model = model_info(loaded)
         opset = settings_of(recipe, target, mode).opset
-        source = normalized_model(loaded, None, opset=opset, recipe=recipe)
+        floats = kept_floats(target, mode)
+        source = normalized_model(loaded, None, opset=opset, recipe=recipe, floats=floats)
         plan = make_plan(source.facts, recipe, target=target, mode=mode)
         draft.warnings.extend((*source.notes, *plan.notes))
         draft.nodes = node_rows(source.facts, plan, planned_execution(plan))

@@ -17,8 +17,8 @@ from quantool.pipeline.source import FloatModel
 from quantool.recipe import Recipe
 from quantool.report.model import Coverage, Gate
 from quantool.runtime import Loadable, Optimization, Session, interleaved, load_and_inspect
-from quantool.schema import Feed, GraphFacts, Latency, NodeFact, Note, OutputComparison, Plan, RunsAs
-from quantool.verify import Comparator, check_execution, execution, stand_ins
+from quantool.schema import Feed, GraphFacts, Latency, Mode, NodeFact, Note, OutputComparison, Plan, RunsAs
+from quantool.verify import Comparator, accuracy_levels, check_execution, execution, stand_ins
 
 #: above this many nodes the runtime's own session creation takes minutes on graphs full of Q and DQ
 LARGE_GRAPH = 5000
@@ -28,12 +28,16 @@ NOTABLE_GAIN = 1.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """A quantized model loaded in the runtime. runs_as: None where the optimized graph was not looked at."""
+    """A quantized model loaded in the runtime.
+
+    runs_as: None where the optimized graph was not held against the plan; accuracy_levels: those of its MatMulNBits.
+    """
 
     session: Session | ReferenceSession
     runs_as: RunsAs | None
     notes: tuple[Note, ...]
     timed: bool = True
+    accuracy_levels: tuple[int, ...] = ()
 
 
 def load_quantized(
@@ -51,8 +55,9 @@ def load_quantized(
     plain = replace(source, optimization=Optimization.DISABLED)
     if len(written) > LARGE_GRAPH:
         return Loaded(session=Session(plain), runs_as=None, notes=(_large_note(len(written)),), timed=False)
+    inspected = strict is not None or plan.mode is Mode.WEIGHT_ONLY
     try:
-        if strict is None:
+        if not inspected:
             return Loaded(session=Session(source), runs_as=None, notes=())
         loaded, optimized = load_and_inspect(source, read_optimized)
     except ModelError:
@@ -60,9 +65,12 @@ def load_quantized(
             raise
         # An optimizer asked for the values of a weight that stays mapped, to make another one of it.
         return Loaded(session=Session(plain), runs_as=None, notes=(NOT_FUSED,), timed=False)
+    levels = accuracy_levels(optimized)
+    if strict is None:
+        return Loaded(session=loaded, runs_as=None, notes=(), accuracy_levels=levels)
     found = execution(optimized, stand_ins(facts.nodes, written))
     notes = check_execution(plan, found, nodes=facts.by_name, strict=strict)
-    return Loaded(session=loaded, runs_as=found.runs_as, notes=notes)
+    return Loaded(session=loaded, runs_as=found.runs_as, notes=notes, accuracy_levels=levels)
 
 
 #: the warning of a result that ONNX Runtime cannot run
@@ -94,13 +102,14 @@ def _large_note(nodes: int) -> Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What running both models showed; empty where nothing was run."""
+    """What running both models showed; empty where nothing was run. accuracy_levels: of the result's MatMulNBits."""
 
     outputs: Mapping[str, OutputComparison] = field(default_factory=lambda: MappingProxyType({}))
     samples: int = 0
     latency: Latency | None = None
     measured: Measured | None = None
     notes: tuple[Note, ...] = ()
+    accuracy_levels: tuple[int, ...] = ()
 
 
 def evaluate(

@@ -20,7 +20,7 @@ from quantool.pipeline.detail.add import Tested, add_detail
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.job import Job, prepare
 from quantool.pipeline.judge import Evaluation, Loaded, evaluate, judge_gates, load_quantized, unresolved
-from quantool.pipeline.resolved import resolved_recipe, settings_of
+from quantool.pipeline.resolved import kept_floats, resolved_recipe, settings_of
 from quantool.pipeline.rows import float_convolutions, node_rows, tensor_rows
 from quantool.pipeline.source import (
     FloatModel,
@@ -114,8 +114,9 @@ def _attempt(
 def normalized(job: Job, draft: Draft) -> FloatModel:
     """The float model of a run, ready to be planned; its notes go to the draft."""
     opset = settings_of(job.recipe, job.target, job.mode).opset
+    floats = kept_floats(job.target, job.mode)
     with paused_collector():
-        source = normalized_model(job.loaded, job.samples, opset=opset, recipe=job.recipe)
+        source = normalized_model(job.loaded, job.samples, opset=opset, recipe=job.recipe, floats=floats)
     draft.warnings.extend(source.notes)
     return source
 
@@ -186,7 +187,7 @@ def _verify(job: Job, source: FloatModel, plan: Plan, written: _Written, *, draf
         loaded = replace(loaded, timed=loaded.timed and job.timed)
         draft.warnings.extend(loaded.notes)
         if loaded.runs_as is not None:
-            draft.runtime = RuntimeInfo(fused=loaded.runs_as.fused, left=loaded.runs_as.left)
+            draft.runtime = RuntimeInfo.of(loaded.runs_as)
             draft.nodes = node_rows(source.facts, plan, loaded.runs_as.integer)
         if job.samples is not None:
             metric = None if job.recipe.metric is None else find(job.recipe.metric)
@@ -195,6 +196,7 @@ def _verify(job: Job, source: FloatModel, plan: Plan, written: _Written, *, draf
             draft.latency = None if evaluation.latency is None else LatencyInfo.of(evaluation.latency)
             draft.metric = None if evaluation.measured is None else MetricInfo.of(evaluation.measured)
             draft.warnings.extend((*evaluation.notes, *unresolved(evaluation, job.recipe.max_drop)))
+        evaluation = replace(evaluation, accuracy_levels=loaded.accuracy_levels)
     assert draft.coverage is not None
     draft.gates = judge_gates(
         job.recipe,
@@ -222,6 +224,7 @@ def _verdict(
         held_out=draft.data.held_out if draft.data is not None and (plan.activations or draft.trials) else None,
         coverage=None if draft.coverage is None else draft.coverage.macs,
         float_convolutions=float_convolutions(source.facts, plan),
+        accuracy_levels=evaluation.accuracy_levels,
         elsewhere=None if job.target.runs_here else job.target.name,
     )
     remarks = (

@@ -25,6 +25,11 @@ def settings_of(recipe: Recipe, target: Target, mode: Mode) -> Settings:
     return settings
 
 
+def kept_floats(target: Target, mode: Mode) -> tuple[str, ...]:
+    """The float types that a model may keep; integer kernels stand between float32."""
+    return target.weight_only_floats if mode is Mode.WEIGHT_ONLY else ("float32",)
+
+
 def _refuse_grid_without_zero(recipe: Recipe, settings: Settings) -> None:
     for activations in dict.fromkeys(each.activations for each in settings.all):
         grid = Grid.of(activations)
@@ -56,5 +61,10 @@ def resolved_recipe(recipe: Recipe, target: Target, mode: Mode) -> Recipe:
         activations=settings.activations if static else "uint8" if dynamic else None,
         granularity=f"block:{settings.block_size}" if settings.block_size else axis,
         calibrator=(recipe.calibrator or Calibrator(default_calibrator(settings.activations))) if static else None,
-        formula=Formula(settings.formula) if static else None,
+        formula=Formula(settings.formula) if static else _weight_formula(settings),
     )
+
+
+def _weight_formula(settings: Settings) -> Formula | None:
+    """The formula of weights alone, where the user named one; else it follows the type of each weight."""
+    return None if settings.weight_formula is None else Formula(settings.weight_formula)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -10,7 +10,7 @@ from typing import TypeAlias
 from quantool import graph
 from quantool.data import files_read
 from quantool.errors import ModelError, QuantoolError
-from quantool.graph.normalize import PASSES, normalize, wants_hardswish
+from quantool.graph.normalize import PASSES, normalize, other_floats, wants_hardswish
 from quantool.graph.outputs import with_outputs
 from quantool.pipeline.feeds import Samples, random_probe
 from quantool.pipeline.memory import refuse_large_file, thrift_of
@@ -25,6 +25,10 @@ Outputs: TypeAlias = Mapping[str, AnyArray]
 
 #: the least opset that has HardSwish
 HARDSWISH_OPSET = 14
+#: the least opset whose DequantizeLinear has scales in 16 bits
+NARROW_SCALES_OPSET = 19
+#: the rewrite that computes a model of another float type in float32
+_WIDEN = ("widen",)
 #: float graphs that compute the same differ by rounding: this much of the output's largest value at most
 SAME_FLOAT = 1e-3
 #: ill-conditioned inputs make the runtime's own optimization levels differ: this many times as much is allowed
@@ -86,28 +90,44 @@ def given_loadable(loaded: graph.Loaded, *, threads: int = 0, thrift: Thrift = T
     return Loadable(model=model, folder=loaded.source.folder, threads=threads, thrift=thrift, label="the float model")
 
 
-def normalized_model(loaded: graph.Loaded, samples: Samples | None, *, opset: int | None, recipe: Recipe) -> FloatModel:
+def normalized_model(
+    loaded: graph.Loaded,
+    samples: Samples | None,
+    *,
+    opset: int | None,
+    recipe: Recipe,
+    floats: Collection[str] = ("float32",),
+) -> FloatModel:
     """Prepare and normalize, and hold the result against the model as given on the first samples.
 
     Without samples, on random inputs of the declared shapes; a model that does not take those is not compared.
     opset: what the chosen form needs; raised to 14 where a spelled-out HardSwish can become the operator. A
     rewrite that changes the outputs is left out, with a warning; where none is to blame, the operator whose
-    meaning the opset change altered is named. Raises ModelError.
+    meaning the opset change altered is named. floats: types that may stay; a model with others is computed in float32.
+    Raises ModelError.
     """
     threads = recipe.threads or 0
     thrift = thrift_of(loaded, recipe.memory, has_data=samples is not None)
     given = given_loadable(loaded, threads=threads, thrift=thrift)
     probes, reference, notes = _reference(given, loaded, samples, seed=recipe.seed)
     model = graph.prepare(loaded, opset=opset)
-    if opset is not None and wants_hardswish(model) and max(opset, loaded.source.opset) < HARDSWISH_OPSET:
-        opset = HARDSWISH_OPSET
+    kept = other_floats(model) <= set(floats)
+    least = _least_opset(model, opset, kept=kept)
+    if opset is not None and max(opset, loaded.source.opset) < least:
+        opset = least
         model = graph.prepare(loaded, opset=opset)
-    changed = normalize(model)
+    changed = normalize(model, skip=_WIDEN if kept else ())
     result = finished(loaded, model, given, changed=changed, threads=threads)
     result.notes.extend(notes)
     if reference is None or _agrees(reference, result, probes):
         return result
-    return _repaired(result, opset, reference, probes)
+    return _repaired(result, opset, reference, probes, skipped=_WIDEN if kept else ())
+
+
+def _least_opset(model: graph.Model, opset: int | None, *, kept: bool) -> int:
+    """The least opset of what normalizing and quantizing write into this model beside the chosen types."""
+    half = NARROW_SCALES_OPSET if kept and other_floats(model) else 0
+    return max(half, HARDSWISH_OPSET if opset is not None and wants_hardswish(model) else 0)
 
 
 def plain_facts(loaded: graph.Loaded, *, opset: int | None) -> GraphFacts:
@@ -192,7 +212,7 @@ def _typed(
 
 def _agrees(reference: Sequence[Outputs], candidate: FloatModel, probes: Sequence[Feed]) -> bool:
     """Whether both forms give the same outputs, up to what the runtime's own optimizer changes in the given one."""
-    rtol = SAME_HALF if "widen" in candidate.changed else SAME_FLOAT
+    rtol = SAME_HALF if "widen" in candidate.changed or other_floats(candidate.model) else SAME_FLOAT
     outputs = run_all(candidate.normalized, probes)
     if all(same(a, b, rtol=rtol) for a, b in zip(reference, outputs, strict=True)):
         return True
@@ -215,11 +235,18 @@ def _pairs(reference: Outputs, candidate: Outputs, plain: Outputs) -> Iterator[t
     return ((differences[name], floors[name]) for name in reference)
 
 
-def _repaired(wrong: FloatModel, opset: int | None, reference: Sequence[Outputs], probes: Sequence[Feed]) -> FloatModel:
-    """Leave out the rewrite that changes the outputs; refuse where the opset change does."""
+def _repaired(
+    wrong: FloatModel,
+    opset: int | None,
+    reference: Sequence[Outputs],
+    probes: Sequence[Feed],
+    *,
+    skipped: tuple[str, ...],
+) -> FloatModel:
+    """Leave out the rewrite that changes the outputs, beside those skipped; refuse where the opset change does."""
     for skip in (*((name,) for name in wrong.changed), tuple(PASSES)):
         model = graph.prepare(wrong.loaded, opset=opset)
-        changed = normalize(model, skip=skip)
+        changed = normalize(model, skip=(*skip, *skipped))
         candidate = finished(wrong.loaded, model, wrong.given, changed=changed, threads=wrong.given.threads)
         if _agrees(reference, candidate, probes):
             candidate.notes.append(

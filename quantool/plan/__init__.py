@@ -9,6 +9,7 @@ from quantool.plan.rules import algorithms_of, local_choices
 from quantool.plan.selection import reach, select, unmatched
 from quantool.plan.settings import Settings, resolve
 from quantool.plan.static import plan_static
+from quantool.plan.weight_only import plan_weight_only
 from quantool.recipe import Recipe
 from quantool.schema import GraphFacts, Mode, Plan
 from quantool.targets import Target
@@ -41,4 +42,4 @@ def make_plan(
     )
     if mode is Mode.STATIC:
         return plan_static(ctx)
-    return plan_rangeless(ctx, mixed=mixed)
+    return plan_weight_only(ctx) if mode is Mode.WEIGHT_ONLY else plan_rangeless(ctx, mixed=mixed)

@@ -1,8 +1,8 @@
-"""Plans that need no ranges: dynamic quantization, weights alone, and `auto` without data, which mixes both."""
+"""Plans that need no ranges: dynamic quantization, and `auto` without data, which stores other weights as integers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
 from quantool.ops import Role, op_of
 from quantool.plan.anchors import kept_reason, weight_refusal, weight_spec
@@ -13,7 +13,7 @@ from quantool.plan.mixed import refuse_fixed_weights
 from quantool.plan.patterns import RECURRENT, named_patterns
 from quantool.plan.reasons import reason
 from quantool.plan.settings import KERNEL_TYPES
-from quantool.schema import Decision, Mode, NodeFact, Note, Plan, Reason, Use, WeightSpec
+from quantool.schema import Decision, NodeFact, Plan, Reason, Use, WeightSpec
 
 #: operator -> the fused form that the rewriter writes
 DYNAMIC_KERNELS = {
@@ -49,7 +49,7 @@ WEIGHT_ONLY = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose"})
 
 
 def plan_rangeless(ctx: Context, *, mixed: bool) -> Plan:
-    """Decide every node of a dynamic or weight-only model; mixed: `auto`, weight-only where dynamic is not."""
+    """Decide every node of a dynamic model; mixed: `auto`, weight-only where dynamic is not."""
     patterns = dict(named_patterns(ctx.facts))
     decisions: dict[str, Decision] = {}
     weights: list[WeightSpec] = []
@@ -69,23 +69,7 @@ def plan_rangeless(ctx: Context, *, mixed: bool) -> Plan:
         activations={},
         weights=tuple(weights),
         barriers=_barriers(ctx, decisions),
-        notes=tuple(_type_notes(ctx, weights)),
     )
-
-
-def _type_notes(ctx: Context, weights: Sequence[WeightSpec]) -> Iterator[Note]:
-    """A warning for each type that the user named and that the target expands to float in every run."""
-    first: dict[str, str] = {}
-    for spec in weights if ctx.settings.mode is Mode.WEIGHT_ONLY else ():
-        if spec.dtype not in (ctx.target.weights, *ctx.target.weight_only):
-            first.setdefault(spec.dtype, spec.node)
-    for dtype, node in first.items():
-        yield Note(
-            code="runs-as-float",
-            what=f"{ctx.target.name} turns {dtype} weights into float when the model runs: it gets smaller, not faster",
-            where=node,
-            fix="Use int8 or int4 weights for speed, where the target multiplies with them as they are.",
-        )
 
 
 def _barriers(ctx: Context, decisions: Mapping[str, Decision]) -> tuple[Use, ...]:
@@ -96,12 +80,11 @@ def _barriers(ctx: Context, decisions: Mapping[str, Decision]) -> tuple[Use, ...
 
 def _decide(ctx: Context, node: NodeFact, *, mixed: bool) -> Decision | None:
     """The decision for a node with weights, None for the others."""
-    dynamic = ctx.settings.mode is Mode.DYNAMIC
-    if (not dynamic or mixed) and (table := embedding_decision(ctx, node)) is not None:
+    if mixed and (table := embedding_decision(ctx, node)) is not None:
         return table
     if op_of(node).role is not Role.ANCHOR:
         return None
-    kernel = _kernel(ctx, node, dynamic=dynamic, mixed=mixed)
+    kernel = _kernel(ctx, node, mixed=mixed)
     why = ctx.veto(node) or (reason(_refusal_code(node)) if kernel is None else _operands(ctx, node))
     if why is None:
         expected = "float" if kernel in (WEIGHT_ONLY_KERNEL, None) else "integer"
@@ -109,8 +92,8 @@ def _decide(ctx: Context, node: NodeFact, *, mixed: bool) -> Decision | None:
     return Decision(node=node.name, quantized=False, reason=why)
 
 
-def _kernel(ctx: Context, node: NodeFact, *, dynamic: bool, mixed: bool) -> str | None:
-    at_run_time = dynamic and _multiplies(ctx, node)
+def _kernel(ctx: Context, node: NodeFact, *, mixed: bool) -> str | None:
+    at_run_time = _multiplies(ctx, node)
     if at_run_time and node.op_type in DYNAMIC_KERNELS and (node.op_type not in _ON_REQUEST or ctx.asked(node)):
         return DYNAMIC_KERNELS[node.op_type]
     weight_only = mixed or not at_run_time

@@ -1,4 +1,4 @@
-"""Embedding tables: a Gather of rows from a constant stores its table as int8, one scale a row."""
+"""Embedding tables beside integer products: a Gather of rows stores its table as int8, one scale a row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quantool.schema import Decision, Mode, NodeFact, WeightSpec
 
 KERNEL = "GatherRows"
 #: below this the three extra nodes cost more than the table saves
-_SMALLEST_TABLE = 1024
+SMALLEST_TABLE = 1024
 
 
 def is_embedding(ctx: Context, node: NodeFact) -> bool:
@@ -22,7 +22,7 @@ def is_embedding(ctx: Context, node: NodeFact) -> bool:
         and ctx.is_float32(table)
         and ctx.rank(table) == 2
         and node.attributes.get("axis", 0) == 0
-        and (ctx.size(table) or 0) >= _SMALLEST_TABLE
+        and (ctx.size(table) or 0) >= SMALLEST_TABLE
     )
 
 

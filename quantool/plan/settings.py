@@ -14,6 +14,8 @@ from quantool.targets import Target
 
 #: types that integer kernels multiply; everything else is computed in float
 KERNEL_TYPES = frozenset({"int8", "uint8"})
+#: by whether the type of the weights is a floating one
+_WEIGHT_FORMULAS = {False: ("onnx", "onnx-symmetric"), True: ("onnx-symmetric",)}
 #: they look for the range of least error on evenly spaced codes, which floating types do not have
 _EVEN_STEPS = (Calibrator.MSE, Calibrator.ENTROPY)
 
@@ -22,8 +24,8 @@ _EVEN_STEPS = (Calibrator.MSE, Calibrator.ENTROPY)
 class Settings:
     """Resolved types and forms. axis_scales: a scale for each channel; block_size: 0 unless in blocks.
 
-    reference: the target's runtime cannot run the types; the onnx reference evaluator can. variants: what rules make of
-    these settings somewhere.
+    reference: the target's runtime cannot run the types; the onnx reference evaluator can. weight_formula: the one that
+    the user named, where weights alone are quantized. variants: what rules make of these settings somewhere.
     """
 
     mode: Mode
@@ -35,12 +37,22 @@ class Settings:
     block_size: int
     formula: str
     reference: bool
+    weight_formula: str | None = None
     variants: tuple[Settings, ...] = ()
 
     @property
     def symmetric_activations(self) -> bool:
         """Whether zero is forced to the middle of the grid, so that no Relu is implied by saturation."""
         return FORMULAS[self.formula].symmetric
+
+    @property
+    def symmetric_weights(self) -> bool:
+        """Whether the zero point of weights stored alone is fixed; unsigned types have one that fits, unless told."""
+        if ELEMENTS[self.weights].floating:
+            return True
+        if self.weight_formula is not None:
+            return FORMULAS[self.weight_formula].symmetric
+        return not self.weights.startswith("uint")
 
     @property
     def multiplies_integers(self) -> bool:
@@ -72,6 +84,8 @@ def resolve(recipe: Recipe, target: Target, mode: Mode) -> Settings:
     activations = recipe.activations or target.activations
     if mode is Mode.STATIC and ELEMENTS[activations].floating:
         _refuse_uneven_steps(recipe, activations)
+    if mode is Mode.WEIGHT_ONLY:
+        _refuse_weight_formula(recipe, weights)
     if mode is Mode.DYNAMIC and weights not in KERNEL_TYPES:
         raise OptionError(
             "impossible-pair",
@@ -101,6 +115,7 @@ def resolve(recipe: Recipe, target: Target, mode: Mode) -> Settings:
         axis_scales=axis,
         block_size=block,
         formula=formula_for(activations, recipe.formula),
+        weight_formula=recipe.formula if mode is Mode.WEIGHT_ONLY else None,
         reference=weights in target.reference_weights
         or (mode is Mode.STATIC and activations in target.reference_activations),
     )
@@ -152,6 +167,19 @@ def _refuse_rules(recipe: Recipe, mode: Mode, form: Format, activations: str) ->
                 where=f"rules: rule {position}",
                 fix='Use an integer type or "float" in the rule, or one floating type for the whole model.',
             )
+
+
+def _refuse_weight_formula(recipe: Recipe, weights: str) -> None:
+    """Weights alone have the formulas of ONNX; floating codes have no zero point."""
+    if recipe.formula is None or recipe.formula in _WEIGHT_FORMULAS[ELEMENTS[weights].floating]:
+        return
+    allowed = " or ".join(_WEIGHT_FORMULAS[ELEMENTS[weights].floating])
+    raise OptionError(
+        "impossible-pair",
+        f"--formula {recipe.formula} does not go with {weights} weights alone",
+        where="--formula, --weights",
+        fix=f"Use --formula {allowed}, or leave it out.",
+    )
 
 
 def _refuse_uneven_steps(recipe: Recipe, activations: str) -> None:

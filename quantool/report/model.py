@@ -15,7 +15,7 @@ from quantool.errors import GateError, NothingQuantizedError, QuantoolError
 from quantool.metrics import Measured
 from quantool.report.detail import Environment, FixRow, Histogram, LayersInfo
 from quantool.report.environment import environment
-from quantool.schema import Latency, Note, OutputComparison, Reason
+from quantool.schema import Latency, Note, OutputComparison, Reason, RunsAs
 
 SCHEMA: Final = "quantool/1"
 #: how the source of given ranges begins
@@ -118,10 +118,20 @@ class Verification:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeInfo:
-    """The optimized model. fused: integer operators by type; left: remaining Q and DQ by type."""
+    """The optimized model.
+
+    fused: integer operators by type; left: remaining Q and DQ by type; accuracy_levels: those of MatMulNBits (4: it
+    rounds activations to 8 bits).
+    """
 
     fused: Mapping[str, int]
     left: Mapping[str, int]
+    accuracy_levels: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, found: RunsAs) -> RuntimeInfo:
+        """What the optimized model showed."""
+        return cls(fused=found.fused, left=found.left, accuracy_levels=found.accuracy_levels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

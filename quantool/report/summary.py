@@ -80,6 +80,7 @@ def facts(report: Report) -> tuple[Fact, ...]:
         ("latency", _latency(report)),
         ("integer operators", _fused(report)),
         ("left at run time", _left(report)),
+        ("accuracy level", _levels(report)),
         ("chosen", _chosen(report)),
         ("text", _text(report)),
         ("metric", None if report.metric is None else metric_words(report.metric)),
@@ -204,6 +205,13 @@ def _text(report: Report) -> str | None:
                 f"KL divergence {number(found.kl)} nats a token"
             )
     return None
+
+
+def _levels(report: Report) -> str | None:
+    """Of MatMulNBits."""
+    if report.runtime is None or not report.runtime.accuracy_levels:
+        return None
+    return ", ".join(map(str, report.runtime.accuracy_levels))
 
 
 def _chosen(report: Report) -> str | None:

@@ -9,11 +9,15 @@ from typing import Final
 import numpy as np
 
 from quantool.edits import AddNode, Edit, RemoveNode, SetInput, SetOpset
+from quantool.elements import ELEMENTS
+from quantool.ops import inner_axis
 from quantool.rewrite.naming import Constants, Fresh, stem
 from quantool.schema import AttributeValue, GraphFacts, NodeFact, Parameters, Plan, Use, WeightParams
 
 #: ONNX Runtime 1.32 has no kernels for these of a newer opset; those of its own domain serve any
 NEWEST_LINEAR: Final = 27
+#: codes of this width are not transposed: ONNX Runtime 1.32 fails to load where it folds such a Transpose
+_NOT_TRANSPOSED: Final = 2
 _LINEAR: Final = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
@@ -28,6 +32,7 @@ class Builder:
     edits: list[Edit] = field(default_factory=list)
     constants: Constants = field(init=False)
     barriers: frozenset[Use] = field(init=False)
+    tied_products: Mapping[str, tuple[NodeFact, ...]] = field(init=False)
     _dequantized: dict[str, str] = field(default_factory=dict)
     _domains: set[str] = field(default_factory=set)
     _run_time: dict[tuple[str, str], tuple[str, str, str]] = field(default_factory=dict)
@@ -35,6 +40,17 @@ class Builder:
     def __post_init__(self) -> None:
         self.constants = Constants(self.fresh)
         self.barriers = frozenset(self.plan.barriers)
+        self.tied_products = self._tied_products()
+
+    def _tied_products(self) -> dict[str, tuple[NodeFact, ...]]:
+        """Constant -> the products written as MatMulNBits whose rows it holds, as it is or transposed."""
+        found: dict[str, tuple[NodeFact, ...]] = {}
+        for node in self.facts.nodes:
+            if self.plan.decisions[node.name].kernel == "MatMulNBits":
+                tensor = self.facts.tensors[node.inputs[1]]
+                name = tensor.name if inner_axis(node) else tensor.transpose_of
+                found[name] = (*found.get(name, ()), node)
+        return found
 
     def all_edits(self) -> list[Edit]:
         """Every edit so far, constants first."""
@@ -120,7 +136,9 @@ class Builder:
 
     def weight_name(self, weight: WeightParams) -> tuple[str, str, str]:
         """Store codes, scale and zero point of a weight; returns their names."""
-        scale, zero_point = self.constants.parameters(weight.key, weight.spec.tensor, weight.params)
+        scale, zero_point = self.constants.parameters(
+            weight.key, weight.spec.tensor, weight.params, scale_type=weight.spec.scale_type
+        )
         return self.codes(weight), scale, zero_point
 
     def codes(self, weight: WeightParams) -> str:
@@ -142,29 +160,32 @@ class Builder:
         tied = self.facts.tensors[weight.spec.tensor].transpose_of
         if not tied or not weight.rounded_to_nearest:
             return None
-        for other in self.parameters.weights.values():
-            same = other.params.dtype == weight.params.dtype and np.array_equal(other.params.scale, weight.params.scale)
-            flat = (other.spec.axis, weight.spec.axis) in ((0, 1), (1, 0), (None, None)) and not weight.spec.block_size
-            if other.spec.tensor == tied and same and flat and other.rounded_to_nearest:
-                return other
-        return None
+        others = (other for other in self.parameters.weights.values() if other.spec.tensor == tied)
+        return next((other for other in others if other.rounded_to_nearest and _are_transposes(weight, other)), None)
 
     def dequantized_weight(self, weight: WeightParams) -> str:
-        """The float view of a weight's integers: one DequantizeLinear for all readers of the same codes."""
-        if weight.key not in self._dequantized:
+        """The float view of a weight's integers: one DequantizeLinear for all readers of the same codes.
+
+        It stands in the main graph: ONNX Runtime 1.32 does not load one in the body of an If, beside its MatMul.
+        """
+        key = weight.key
+        twin = self._twin(weight) if ELEMENTS[weight.params.dtype].bits == _NOT_TRANSPOSED else None
+        if key not in self._dequantized and twin is not None:
+            view, output = self.copy(self.dequantized_weight(twin)), self.named(weight.spec.tensor, "dequantized")
+            self._dequantized[key] = self.node("Transpose", (view,), output, attributes={"perm": (1, 0)})
+        if key not in self._dequantized:
             params = weight.params
             attributes: dict[str, AttributeValue] = {}
             if params.axis is not None and params.scale.ndim:
                 attributes["axis"] = params.axis
             if params.block_size:
                 attributes["block_size"] = params.block_size
-            self._dequantized[weight.key] = self.node(
-                "DequantizeLinear",
-                self.weight_name(weight),
-                self.named(weight.spec.tensor, "dequantized"),
-                attributes=attributes,
-            )
-        return self._dequantized[weight.key]
+            inputs: tuple[str, ...] = self.weight_name(weight)
+            if params.block_size and not params.zero_point.any():
+                inputs = inputs[:2]  # zero is taken by default
+            output = self.named(weight.spec.tensor, "dequantized")
+            self._dequantized[key] = self.node("DequantizeLinear", inputs, output, attributes=attributes)
+        return self._dequantized[key]
 
     def bias_codes(self, weight: WeightParams) -> tuple[str, str]:
         """Store an int32 bias and its scale, one copy for each pair of scales; returns their names."""
@@ -193,17 +214,10 @@ class Builder:
         return self.constants.array(f"scalar|{key}", key, np.asarray(value))
 
 
-def write_embedding(build: Builder, node: NodeFact) -> None:
-    """Gather(table, ids) -> Cast(Gather(codes, ids)) * Gather(row scales, ids); no float table is left."""
-    weight = build.parameters.weights[node.name, 0]
-    codes = build.codes(weight)
-    scales = build.constants.array(
-        f"{weight.key}|row scales", f"{weight.spec.tensor}_scale", weight.params.scale.reshape(-1, 1)
-    )
-    ids, output = node.inputs[1], node.outputs[0]
-    attributes = {"axis": 0}
-    rows = build.node("Gather", (codes, ids), build.named(output, "quantized"), attributes=attributes, near=node.name)
-    values = build.node("Cast", (rows,), build.named(output, "cast"), attributes={"to": 1}, near=node.name)
-    steps = build.node("Gather", (scales, ids), build.named(output, "scale"), attributes=attributes, near=node.name)
-    build.remove(node)
-    build.node("Mul", (values, steps), output, near=node.name)
+def _are_transposes(weight: WeightParams, other: WeightParams) -> bool:
+    """Whether one matrix has the other's codes and parameters, with its axes swapped."""
+    own, theirs = weight.params, other.params
+    axes = ((0, 1), (1, 0)) if own.block_size else ((0, 1), (1, 0), (None, None))
+    if own.dtype != theirs.dtype or own.block_size != theirs.block_size or (own.axis, theirs.axis) not in axes:
+        return False
+    return np.array_equal(own.scale, theirs.scale.T) and np.array_equal(own.zero_point, theirs.zero_point.T)

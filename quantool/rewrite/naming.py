@@ -35,15 +35,15 @@ class Constants:
     def array(self, key: str, base: str, values: AnyArray) -> str:
         """Store an array under a name made from `base`; the same key gives the same name."""
         stored = np.asarray(values, order="C")
-        return self._once(key, base, (str(stored.dtype), stored.shape), lambda: stored)
+        return self.lazy(key, base, (str(stored.dtype), stored.shape), lambda: stored)
 
-    def parameters(self, key: str, base: str, params: QuantParams) -> tuple[str, str]:
+    def parameters(self, key: str, base: str, params: QuantParams, *, scale_type: str = "float32") -> tuple[str, str]:
         """Store scale and zero point of a tensor, equal zero points once; returns their names."""
         zero_point = params.zero_point
         content = f"{params.dtype}|{zero_point.shape}|{hashlib.sha256(zero_point.tobytes()).hexdigest()}"
         return (
-            self.array(f"{key}|scale", f"{stem(base)}_scale", params.scale),
-            self._once(
+            self.array(f"{key}|scale", f"{stem(base)}_scale", params.scale.astype(np.dtype(scale_type), copy=False)),
+            self.lazy(
                 f"zero point|{content}",
                 f"{params.dtype}_zero_point",
                 (params.dtype, zero_point.shape),
@@ -56,14 +56,14 @@ class Constants:
         spec, shape, load = weight.spec, weight.shape, weight.codes
         if transposed:
             shape = (*shape[:-2], shape[-1], shape[-2])
-        return self._once(
+        return self.lazy(
             f"{weight.key}|codes|{transposed}",
             f"{stem(spec.tensor)}_quantized",
             (spec.dtype, shape),
             lambda: load().swapaxes(-1, -2) if transposed else load(),
         )
 
-    def _once(self, key: str, base: str, form: tuple[str, tuple[int, ...]], load: Callable[[], AnyArray]) -> str:
+    def lazy(self, key: str, base: str, form: tuple[str, tuple[int, ...]], load: Callable[[], AnyArray]) -> str:
         """Store what load() gives, of that type and shape, unless the key is known; returns its name."""
         if key not in self._known:
             name = self.fresh(base)

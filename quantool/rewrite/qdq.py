@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from quantool.edits import Edit, RenameOutput
-from quantool.rewrite.builder import Builder, write_embedding
+from quantool.rewrite.builder import Builder
 from quantool.rewrite.corrections import write_corrections
+from quantool.rewrite.lookups import write_embedding
 from quantool.schema import ActivationSpec, NodeFact, Use
 
 

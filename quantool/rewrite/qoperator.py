@@ -11,8 +11,9 @@ from types import MappingProxyType
 from typing import Final
 
 from quantool.edits import AddNode, Edit, RenameOutput, SetInput
-from quantool.rewrite.builder import Builder, write_embedding
+from quantool.rewrite.builder import Builder
 from quantool.rewrite.corrections import write_corrections
+from quantool.rewrite.lookups import write_embedding
 from quantool.schema import ActivationSpec, AttributeValue, Decision, NodeFact, Use
 
 _CONTRIB: Final = "com.microsoft"

@@ -13,7 +13,10 @@ from typing import Final
 import numpy as np
 
 from quantool.edits import AddNode, Edit
-from quantool.rewrite.builder import Builder, write_embedding
+from quantool.elements import ELEMENTS
+from quantool.rewrite import nbits
+from quantool.rewrite.builder import Builder
+from quantool.rewrite.lookups import write_embedding
 from quantool.rewrite.naming import stem
 from quantool.schema import NodeFact, WeightParams
 
@@ -141,8 +144,17 @@ def _replace(build: Builder, node: NodeFact, op_type: str, inputs: tuple[str, ..
 
 
 def _write_weight(build: Builder, node: NodeFact) -> None:
-    """Read the weight through DequantizeLinear."""
-    build.read(node, 1, build.dequantized_weight(build.parameters.weights[node.name, 1]))
+    """Read the weight through DequantizeLinear.
+
+    ONNX Runtime 1.32 turns 2-bit weights into those of MatMulNBits wrongly where the columns are no multiple of 4: a
+    copy keeps them apart.
+    """
+    index = next(i for i in range(len(node.inputs)) if (node.name, i) in build.parameters.weights)
+    weight = build.parameters.weights[node.name, index]
+    view = build.dequantized_weight(weight)
+    if node.op_type in ("MatMul", "Gemm") and ELEMENTS[weight.params.dtype].bits == 2 and weight.shape[-1] % 4:
+        view = build.copy(view, reader=node)
+    build.read(node, index, view)
 
 
 Writer = Callable[[Builder, NodeFact], None]
@@ -156,5 +168,7 @@ WRITERS: Final = MappingProxyType(
         "DynamicQuantizeLSTM": _write_lstm,
         "DequantizeLinear": _write_weight,
         "GatherRows": write_embedding,
+        "MatMulNBits": nbits.write_product,
+        "GatherBlockQuantized": nbits.write_lookup,
     }
 )

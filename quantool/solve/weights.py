@@ -61,6 +61,7 @@ def solve_weight(
     scale, zero_point = weight_scales(bounds, spec) if found is None else found
     if fitted is not None and spec.index == 1:
         scale = fitted
+    scale = stored_scale(scale, spec.scale_type)
     bias = bias_scale = None
     if spec.activation is not None:
         input_scale = activations[spec.activation].scale.reshape(())
@@ -109,6 +110,16 @@ def weight_scales(bounds: Bounds, spec: WeightSpec) -> tuple[FloatArray, IntArra
     return scale.reshape(shape), zero_point.reshape(shape)
 
 
+def stored_scale(scale: FloatArray, scale_type: str) -> FloatArray:
+    """The scale as its stored type holds it, rounded up so that no weight saturates, and never zero; float32[*S]."""
+    if scale_type == "float32":
+        return scale
+    kind = np.dtype(scale_type)
+    stored = scale.astype(kind)
+    above = np.nextafter(stored, np.asarray(np.inf, kind))
+    return np.where(stored.astype(np.float32) < scale, above, stored).astype(np.float32)
+
+
 def solve_bias(bias: AnyArray, scale: FloatArray) -> tuple[IntArray, FloatArray]:
     """int32 codes of a bias on the scale activation x weight. bias: float64[N]; scale: float32[] or [N]."""
     scale = np.maximum(scale, np.finfo(np.float32).tiny)  # a product of two tiny scales may vanish
@@ -138,7 +149,7 @@ def _codes(spec: WeightSpec, params: QuantParams, load: Load) -> AnyArray:
     """The integers of a weight, on the grid of its bits."""
     grid = Grid.of(spec.dtype, symmetric=spec.symmetric, bits=spec.bits)
     codes = quantize_linear(
-        load(spec.tensor),
+        np.asarray(load(spec.tensor), np.float32),
         params.scale,
         params.zero_point.astype(np.dtype(spec.dtype)),
         axis=0 if spec.axis is None else spec.axis,

@@ -38,12 +38,34 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WeightForm:
+    """How operators are written whose weights alone are integers, instead of reading them from DequantizeLinear.
+
+    ops: the operators; form: the com.microsoft operator in their place; bits: widths of codes that it takes; floats:
+    types of activations and scales; smallest_block, largest_block: how many weights may share a scale, a power of two;
+    accuracy_level: what MatMulNBits rounds its activations to (4: 8 bits).
+    """
+
+    ops: tuple[str, ...]
+    form: str
+    bits: tuple[int, ...]
+    floats: tuple[str, ...]
+    smallest_block: int
+    largest_block: int
+    accuracy_level: int
+    source: str
+    verified_with: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """A runtime: its kernels, and the types that the defaults choose.
 
     weight_bits: codes narrower than the type where u8 x s8 products can saturate. runs_here: ONNX Runtime on
     this machine executes what the table says, so that the optimized graph can be held against it. weight_only: the
-    types that a MatMul multiplies with as they are where only weights are quantized. reference_weights,
+    types that a MatMul multiplies with as they are where only weights are quantized. weight_only_floats: the float
+    types that such a model may keep (others become float32). weight_forms: the first that fits an operator is written,
+    DequantizeLinear where none does. reference_weights,
     reference_activations: types that the runtime does not load, so that the onnx reference evaluator verifies.
     feature_level: DirectML's, which limits QuantizeLinear; None elsewhere.
     """
@@ -57,10 +79,17 @@ class Target:
     weight_bits: int
     runs_here: bool
     weight_only: tuple[str, ...]
+    weight_only_floats: tuple[str, ...]
+    weight_forms: tuple[WeightForm, ...]
     reference_weights: tuple[str, ...]
     reference_activations: tuple[str, ...]
     feature_level: str | None
     kernels: Mapping[tuple[str, str], Kernel]
+
+    def weight_form(self, op_type: str, *, bits: int, float_type: str) -> WeightForm | None:
+        """The form of an operator with weights of that width and activations of that type; None: DequantizeLinear."""
+        forms = (form for form in self.weight_forms if op_type in form.ops and bits in form.bits)
+        return next((form for form in forms if float_type in form.floats), None)
 
     def kernel(self, domain: str, op_type: str) -> Kernel | None:
         """The integer kernel of an operator, or None."""
@@ -79,6 +108,20 @@ def _kernel(row: Mapping[str, Any], source: str) -> Kernel:
         qoperator=row.get("qoperator", ""),
         source=row.get("source", source),
         per_row=row.get("per_row", False),
+    )
+
+
+def _weight_form(row: Mapping[str, Any]) -> WeightForm:
+    return WeightForm(
+        ops=tuple(row["ops"]),
+        form=row["form"],
+        bits=tuple(row["bits"]),
+        floats=tuple(row["floats"]),
+        smallest_block=row["smallest_block"],
+        largest_block=row["largest_block"],
+        accuracy_level=row.get("accuracy_level", 0),
+        source=row["source"],
+        verified_with=row["verified_with"],
     )
 
 
@@ -115,6 +158,8 @@ def load(name: str) -> Target:
         weight_bits=data.get("weight_bits", 8),
         runs_here=data.get("runs_here", False),
         weight_only=tuple(data["weight_only"]),
+        weight_only_floats=tuple(data["weight_only_floats"]),
+        weight_forms=tuple(map(_weight_form, data.get("weight_forms", ()))),
         reference_weights=tuple(data["reference_weights"]),
         reference_activations=tuple(data["reference_activations"]),
         feature_level=level,

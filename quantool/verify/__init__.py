@@ -6,7 +6,7 @@ Plain data and callables only: arrays, facts, figures; sessions and graphs belon
 from __future__ import annotations
 
 from quantool.verify.comparison import Comparator, relative_differences, same
-from quantool.verify.execution import INTEGER_OPERATORS, Execution, StandIns, execution, stand_ins
+from quantool.verify.execution import INTEGER_OPERATORS, Execution, StandIns, accuracy_levels, execution, stand_ins
 from quantool.verify.execution_check import check_execution
 from quantool.verify.verdict import Evidence, other_ways, verdict
 
@@ -16,6 +16,7 @@ __all__ = [
     "Evidence",
     "Execution",
     "StandIns",
+    "accuracy_levels",
     "check_execution",
     "execution",
     "other_ways",

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from quantool.graph.optimized import OptimizedGraph
+from quantool.graph.optimized import ACCURACY_LEVEL, OptimizedGraph
 from quantool.schema import NodeFact, RunsAs
 
 #: operators that compute with integers, of ai.onnx and com.microsoft
@@ -97,10 +97,17 @@ def execution(optimized: OptimizedGraph, wanted: Mapping[str, StandIns]) -> Exec
             integer={node: integer for node, integer in found.items() if integer is not None},
             fused={op_type: counts[op_type] for op_type in sorted(counts) if op_type in INTEGER_OPERATORS},
             left={op_type: counts[op_type] for op_type in ("QuantizeLinear", "DequantizeLinear")},
+            accuracy_levels=accuracy_levels(optimized),
         ),
         named=frozenset(node for node in wanted if index.has(node)),
         requantized=frozenset(node for node in wanted if index.weight_is_requantized(node)),
     )
+
+
+def accuracy_levels(optimized: OptimizedGraph) -> tuple[int, ...]:
+    """The accuracy levels of MatMulNBits that run, each once, ascending; 0 where the node leaves it to the runtime."""
+    found = (node.attributes.get(ACCURACY_LEVEL, 0) for node in optimized.nodes if node.op_type == "MatMulNBits")
+    return tuple(sorted({level for level in found if isinstance(level, int)}))
 
 
 def stand_ins(nodes: Iterable[NodeFact], quantized: Sequence[NodeFact]) -> dict[str, StandIns]:

@@ -21,6 +21,8 @@ WORSE_TEXT: Final = 1.5
 #: below this share of multiplications the gain is bounded by what stays float
 LOW_COVERAGE: Final = 0.5
 
+#: from here on MatMulNBits rounds activations to 8 bits
+ROUNDING_LEVEL: Final = 4
 #: how a verdict begins that advises against the result
 NOT_WORTH_IT: Final = "Not worth it"
 #: what to try where integer activations lose an output
@@ -47,7 +49,8 @@ class Evidence:
     weights_db: then the SQNR of the worst weight. samples: compared feeds.
     held_out: whether they were left out of calibration, None where nothing was calibrated or that is unknown.
     coverage: share of multiplications that are quantized, None where unknown. float_convolutions: how many compute
-    in float with weights that are stored as integers. elsewhere: the target where it is not this machine's runtime.
+    in float with weights that are stored as integers. accuracy_levels: those at which MatMulNBits ran. elsewhere: the
+    target where it is not this machine's runtime.
     """
 
     mode: Mode
@@ -61,6 +64,7 @@ class Evidence:
     held_out: bool | None = None
     coverage: float | None = None
     float_convolutions: int = 0
+    accuracy_levels: tuple[int, ...] = ()
     elsewhere: str | None = None
 
     def __post_init__(self) -> None:
@@ -75,7 +79,13 @@ def verdict(evidence: Evidence) -> str:
     speed = () if speed_is_a_flaw else _speed(evidence)
     figures = ", ".join((_size(evidence), *speed, *_accuracy(evidence)))
     sentence = f"{NOT_WORTH_IT}: {'; '.join(flaws)}; {figures}." if flaws else f"{figures}."
-    remarks = (_lost_channel(evidence), _low_coverage(evidence), _untimed(evidence), _elsewhere(evidence))
+    remarks = (
+        _lost_channel(evidence),
+        _low_coverage(evidence),
+        _untimed(evidence),
+        _levels(evidence.accuracy_levels),
+        _elsewhere(evidence),
+    )
     return " ".join((sentence[0].upper() + sentence[1:], *(remark for remark in remarks if remark)))
 
 
@@ -212,6 +222,15 @@ def _untimed(evidence: Evidence) -> str:
         return ""
     who, they = (f"{count} convolutions turn their weights", "them") if count > 1 else (_ONE_CONVOLUTION, "it")
     return f"{who} back into float in every run: expect {they} to be {_SLOWER}."
+
+
+def _levels(levels: tuple[int, ...]) -> str:
+    """How far MatMulNBits rounded its activations: at other levels outputs and speed differ."""
+    if not levels:
+        return ""
+    rounded = " (activations rounded to 8 bits)" if ROUNDING_LEVEL in levels else ""
+    shown = " and ".join(map(str, levels))
+    return f"Its MatMulNBits ran at accuracy level {shown}{rounded}, the runtime's default for this model."
 
 
 def _elsewhere(evidence: Evidence) -> str:

@@ -107,7 +107,7 @@ def test_a_run_that_went_well_fills_everything_in(ready: Shell) -> None:
     assert set(found["verification"]["outputs"]) == {"scores"}
     assert set(found["verification"]["outputs"]["scores"]) == OUTPUT_KEYS
     assert found["runtime"]["fused"]["QLinearConv"] == 2
-    assert set(found["runtime"]) == {"fused", "left"}
+    assert set(found["runtime"]) == {"fused", "left", "accuracy_levels"}
     latency = found["latency"]
     assert set(latency) == {"float_ms", "quantized_ms", "speedup", "interval", "rounds"}
     low, high = latency["interval"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from quantool.elements import ELEMENTS
 from quantool.schema import Mode
 from tests.rewrite.flow import draft, normal, parse
 
@@ -20,13 +21,18 @@ TEXT = """(float[2,8,6,6] x, int64[3] ids) => (float[2,4] y, float[3,32] e) {
 CONSTANTS = {"k": normal(8, 8, 1, 1), "w": normal(8, 16), "v": normal(16, 4), "table": normal(40, 32)}
 DYNAMIC = "DynamicQuantizeMatMul"
 WEIGHTS = "DequantizeLinear"
+NBITS, LOOKUP = "MatMulNBits", "GatherBlockQuantized"
 
 
 @pytest.mark.parametrize(
     ("mode", "options", "expected"),
     [
         ("dynamic", {}, {"conv": "mode", "up": "mode", "gemm": DYNAMIC, "mm": DYNAMIC, "embed": "mode"}),
-        ("weight-only", {}, dict.fromkeys(("conv", "up", "gemm", "mm"), WEIGHTS) | {"embed": "GatherRows"}),
+        ("weight-only", {}, {"conv": WEIGHTS, "up": WEIGHTS, "gemm": NBITS, "mm": NBITS, "embed": LOOKUP}),
+        (
+            "weight-only", {"target": "generic"},
+            dict.fromkeys(("conv", "up", "gemm", "mm"), WEIGHTS) | {"embed": "GatherRows"},
+        ),
         (
             "auto", {},
             {"conv": WEIGHTS, "up": WEIGHTS, "gemm": DYNAMIC, "mm": DYNAMIC, "embed": "GatherRows"},
@@ -34,7 +40,7 @@ WEIGHTS = "DequantizeLinear"
         ("dynamic", {"include_op": ["Conv"]}, {"conv": "ConvInteger", "gemm": "not-included"}),
         ("auto", {"exclude": ["mm", "embed"]}, {"gemm": DYNAMIC, "mm": "excluded", "embed": "excluded"}),
     ],
-    ids=["dynamic", "weights", "auto", "asked Conv", "excluded"],
+    ids=["dynamic", "weights", "weights of ai.onnx", "auto", "asked Conv", "excluded"],
 )  # fmt: skip
 def test_what_each_mode_quantizes(mode, options, expected):
     planned = draft(parse(TEXT, CONSTANTS), mode, **options)
@@ -75,17 +81,41 @@ def test_axes_and_blocks_of_a_gemm(transposed, channel, block):
     assert draft(parse(text, {"w": weight}), "weight-only", weights="int4").plan.weights[0].axis == block
 
 
-@pytest.mark.parametrize(("group", "axis"), [(1, 1), (2, None), (4, None)])
+@pytest.mark.parametrize(("group", "axis"), [(1, 1), (2, 0), (4, 0)])
 def test_channels_of_a_transposed_convolution(group, axis):
+    """In groups no axis holds the outputs: the inputs have a scale each."""
     text = f"(float[2,4,6,6] x) => (float[2,C,H,W] y) {{ [n] y = ConvTranspose <group = {group}> (x, w) }}"
     planned = draft(parse(text, {"w": normal(4, 8 // group, 3, 3)}), "weight-only")
     assert planned.plan.weights[0].axis == axis
 
 
-def test_rows_of_a_table_have_a_scale_each():
-    planned = draft(parse(TEXT, CONSTANTS), "weight-only", weights="int4")
+@pytest.mark.parametrize(
+    ("options", "form"),
+    [
+        ({}, (0, "int8", 0)),
+        ({"weights": "uint8"}, (0, "uint8", 0)),
+        ({"weights": "int4"}, (1, "int4", 32)),
+        ({"weights": "uint2", "granularity": "channel"}, (0, "uint2", 0)),
+        ({"granularity": "block:16"}, (1, "int8", 16)),
+        ({"granularity": "tensor"}, (None, "int8", 0)),
+    ],
+)
+def test_rows_of_a_table_have_scales_like_other_weights(options, form):
+    planned = draft(parse(TEXT, CONSTANTS), "weight-only", **options)
     spec = next(w for w in planned.plan.weights if w.node == "embed")
+    assert (spec.index, spec.axis, spec.dtype, spec.block_size) == (0, *form)
+
+
+def test_rows_of_a_table_beside_integer_products_are_int8():
+    spec = next(w for w in draft(parse(TEXT, CONSTANTS), "auto").plan.weights if w.node == "embed")
     assert (spec.index, spec.axis, spec.dtype, spec.block_size) == (0, 0, "int8", 0)
+
+
+@pytest.mark.parametrize("dtype", ELEMENTS)
+def test_types_that_the_target_expands_are_warned_of(dtype):
+    notes = draft(parse(TEXT, CONSTANTS), "weight-only", weights=dtype).plan.notes
+    expanded = ELEMENTS[dtype].bits == 16 or ELEMENTS[dtype].floating
+    assert [note.code for note in notes] == ["runs-as-float"] * expanded
 
 
 @pytest.mark.parametrize(

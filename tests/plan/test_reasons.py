@@ -53,7 +53,7 @@ REACHED: dict[str, tuple[str, str, str, dict[str, object]]] = {
         "(float[2,8,6,6] x, float[8] q) => (float[2,C,H,W] y)", "[n] y = Conv (x, k, q)", "static", {},
     ),
     "activation-matmul": ("(float[16,16] x) => (float[16,16] y)", "[n] y = MatMul (x, x)", "static", {}),
-    "constant-first-operand": ("(float[16,8] x) => (float[16,8] y)", "[n] y = MatMul (w, x)", "weight-only", {}),
+    "constant-first-operand": ("(float[16,8] x) => (float[16,8] y)", "[n] y = MatMul (w, x)", "dynamic", {}),
     "unsupported-form": ("(float[20,16] x) => (float[20] y)", "[n] y = MatMul (x, v)", "static", {}),
     "softmax": (MATRIX, "[m] t = MatMul (x, w) [n] y = Softmax (t)", "static", {}),
     "normalization": (MATRIX, "[n] y = LayerNormalization (x, v, v)", "static", {}),

@@ -36,7 +36,7 @@ NESTED = {
     "data": ["source", "samples", "held_out"],
     "coverage": ["nodes", "macs", "weight_bytes"],
     "verification": ["samples", "outputs"],
-    "runtime": ["fused", "left"],
+    "runtime": ["fused", "left", "accuracy_levels"],
     "latency": ["float_ms", "quantized_ms", "speedup", "interval", "rounds"],
     "layers": ["samples", "candidates", "measured", "rows"],
     "environment": ["versions", "python", "system", "machine", "cpu", "cpus", "threads"],

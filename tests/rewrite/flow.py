@@ -14,7 +14,7 @@ from calibrators.registry import STATISTICS
 from quantool import graph, targets
 from quantool.graph import edit
 from quantool.graph.allocator import NameAllocator
-from quantool.graph.normalize import normalize, wants_hardswish
+from quantool.graph.normalize import normalize, other_floats, wants_hardswish
 from quantool.graph.optimized import OptimizedGraph, read_optimized
 from quantool.graph.outputs import with_outputs
 from quantool.kernels.metrics import sqnr_db
@@ -90,7 +90,10 @@ def draft(proto: onnx.ModelProto, mode: str = "static", **options: object) -> Dr
     model = graph.prepare(loaded, opset=settings.opset)
     if wants_hardswish(model):
         model = graph.prepare(loaded, opset=max(settings.opset, 14))
-    normalize(model)
+    stays = other_floats(model) <= set(target.weight_only_floats) and mode == "weight-only"
+    if stays and other_floats(model):
+        model = graph.prepare(loaded, opset=max(settings.opset, 19))
+    normalize(model, skip=("widen",) if stays else ())
     facts = _typed_facts(model)
     plan = make_plan(facts, recipe, target=target, mode=Mode(mode))
     return Draft(model=model, facts=facts, plan=plan, recipe=recipe, mode=Mode(mode))

@@ -24,6 +24,7 @@ WAYS = pytest.mark.parametrize(
         pytest.param({"mode": "weight-only"}, WEIGHTS_DB, id="weights"),
         pytest.param({"mode": "weight-only", "weights": "int4"}, FOUR_BITS_DB, id="weights-int4"),
         pytest.param({"mode": "weight-only", "weights": "uint4"}, FOUR_BITS_DB, id="weights-uint4"),
+        pytest.param({"mode": "weight-only", "target": "generic"}, WEIGHTS_DB, id="weights-dq"),
         pytest.param({"mode": "auto"}, DYNAMIC_DB, id="auto"),
     ],
 )
@@ -116,7 +117,6 @@ class Kept:
 @pytest.mark.parametrize(
     "kept",
     [
-        Kept("y = MatMul (w, x)", {"w": weight(4, 16)}, "constant-first-operand"),
         Kept("y = MatMul (x, w)", {"w": weight(8, 1)[:, 0]}, "unsupported-form"),
         Kept("y = MatMul (x, x)", {}, "activation-matmul"),
         Kept("y = Gemm (x, x)", {}, "weight-not-constant"),
@@ -129,6 +129,18 @@ def test_products_without_an_integer_form_stay_exact_and_say_why(kept, options, 
     result = flow(parse(text, kept.constants), normal_feeds(x=shape), **options)
     assert result.plan.decisions["n"].reason.code == kept.code
     assert result.db() > 120
+
+
+@WAYS
+def test_product_with_a_constant_in_front_stays_exact_or_has_its_weight_stored(options, least):
+    text = "(float[16,8] x) => (float[4,8] y) { [n] y = MatMul (w, x) }"
+    result = flow(parse(text, {"w": weight(4, 16)}), normal_feeds(x=(16, 8)), **options)
+    if options.get("mode") == "weight-only":
+        assert result.plan.decisions["n"].kernel == "DequantizeLinear"
+        assert least < result.db() < 120
+    else:
+        assert result.plan.decisions["n"].reason.code == "constant-first-operand"
+        assert result.db() > 120
 
 
 @WAYS

@@ -61,7 +61,7 @@ def test_branches_that_capture_activations_and_weights_are_right(options, least)
         assert set(inside.values()) == {"in-subgraph"}
         assert {"w0", "w1", "w2"} <= set(result.constants())  # the branches read the float weights
     else:
-        kernel = "DequantizeLinear" if options["mode"] == "weight-only" else "DynamicQuantizeMatMul"
+        kernel = "MatMulNBits" if options["mode"] == "weight-only" else "DynamicQuantizeMatMul"
         assert {name: inside[name] for name in ("m1", "m2", "g1")} == dict.fromkeys(("m1", "m2", "g1"), kernel)
         assert not {"w0", "w1", "w2"} & set(result.constants())
     assert result.plan.decisions["top"].quantized

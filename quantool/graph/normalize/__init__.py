@@ -15,7 +15,7 @@ from quantool.graph.normalize.global_pool import write_global_pools
 from quantool.graph.normalize.hardswish import wants_hardswish, write_hardswish
 from quantool.graph.normalize.identity import drop_identities
 from quantool.graph.normalize.matmul_bias import settle_biases
-from quantool.graph.normalize.widen import widen
+from quantool.graph.normalize.widen import other_floats, widen
 from quantool.graph.scopes import paused_collector
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from quantool.graph.model import Model
 
-__all__ = ["PASSES", "normalize", "wants_hardswish"]
+__all__ = ["PASSES", "normalize", "other_floats", "wants_hardswish"]
 
 PASSES: Final[Mapping[str, Callable[[Model], int]]] = MappingProxyType(
     {

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from quantool.graph.model import Model
     from quantool.schema import AnyArray
 
-OTHER_FLOATS: Final = frozenset({"FLOAT16", "BFLOAT16", "DOUBLE"})
+_NAMES: Final = {"FLOAT16": "float16", "BFLOAT16": "bfloat16", "DOUBLE": "float64"}
+OTHER_FLOATS: Final = frozenset(_NAMES)
 TYPE_ATTRIBUTES: Final = (
     "to", "dtype", "output_dtype", "precision", "softmax_precision", "qk_matmul_softmax_precision", "stash_type",
 )  # fmt: skip
@@ -57,6 +58,12 @@ def widen(model: Model) -> int:
             if not (node.op_type == "Cast" and node.outputs[0] in kept):
                 _widen_attributes(node)
     return len(values)
+
+
+def other_floats(model: Model) -> frozenset[str]:
+    """The float types of a model beside float32, by their ml_dtypes or NumPy names."""
+    kinds = {value.dtype for value in _values(model.ir.graph)}
+    return frozenset(_NAMES[dtype.name] for dtype in kinds if dtype is not None and _is_other(dtype))
 
 
 def _is_other(dtype: onnx_ir.DataType | None) -> bool:

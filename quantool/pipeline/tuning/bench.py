@@ -19,7 +19,7 @@ from quantool.pipeline.job import Job
 from quantool.pipeline.judge import Evaluation, evaluate, judge_gates, load_quantized
 from quantool.pipeline.quantize import refuse_nothing, settled, strictness
 from quantool.pipeline.refusals import refuse_impossible_rules, refuse_unrunnable
-from quantool.pipeline.resolved import resolved_recipe, settings_of
+from quantool.pipeline.resolved import kept_floats, resolved_recipe, settings_of
 from quantool.pipeline.source import FloatModel, normalized_model
 from quantool.plan import make_plan
 from quantool.recipe import Recipe
@@ -53,7 +53,7 @@ class Bench:
     metric: Metric | None
     evidence: Calibrated
     target: Recipe
-    _sources: dict[int, FloatModel] = field(default_factory=dict)
+    _sources: dict[tuple[int, tuple[str, ...]], FloatModel] = field(default_factory=dict)
 
     def tried(self, recipe: Recipe, *, timed: bool = True) -> Figures:
         """Quantize by a recipe, run the result, and time it. Raises QuantoolError where that is impossible."""
@@ -63,13 +63,15 @@ class Bench:
         refuse_impossible_rules(self.job.loaded, recipe, target, mode=mode, opset=settings.opset)
         resolved = resolved_recipe(recipe, target, mode)
         job = replace(self.job, recipe=recipe, resolved=resolved, mode=mode, output=None)
-        source = self._source(recipe, settings.opset)
+        source = self._source(recipe, settings.opset, kept_floats(target, mode))
         return settled(lambda kept: self._attempt(job, source, kept, timed=timed))
 
-    def _source(self, recipe: Recipe, opset: int) -> FloatModel:
-        if opset not in self._sources:
-            self._sources[opset] = normalized_model(self.job.loaded, self.job.samples, opset=opset, recipe=recipe)
-        return self._sources[opset]
+    def _source(self, recipe: Recipe, opset: int, floats: tuple[str, ...]) -> FloatModel:
+        if (opset, floats) not in self._sources:
+            self._sources[opset, floats] = normalized_model(
+                self.job.loaded, self.job.samples, opset=opset, recipe=recipe, floats=floats
+            )
+        return self._sources[opset, floats]
 
     def _attempt(self, job: Job, source: FloatModel, kept: Mapping[str, Reason], *, timed: bool) -> Figures:
         draft = Draft(command="tune")
