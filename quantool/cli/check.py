@@ -15,8 +15,8 @@ OWN: Final[dict[str, Option]] = {
         panel=GATES, metavar="NAME=VALUE", many=True,
         help="Let this get worse by VALUE: an amount (sqnr=0.5), a share of the baseline (speedup=10%), or off. "
              "Repeatable. Default: nodes=0, integer-nodes=0 (counts), sqnr=0.5, channel-sqnr=1 (dB), agreement=0.005, "
-             "metric=0.005 (its own unit), size=1%, speedup=10%, latency=off (ms), coverage=0, weight-coverage=0 "
-             "(fractions).",
+             "kl=0.005 (nats), metric=0.005 (its own unit), size=1%, speedup=10%, latency=off (ms), coverage=0, "
+             "weight-coverage=0 (fractions).",
     ),
 }  # fmt: skip
 

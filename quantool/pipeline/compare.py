@@ -13,9 +13,9 @@ from quantool.metrics import Paired, find
 from quantool.pipeline.detail.layers import measure_layers
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.feeds import Samples, open_samples
-from quantool.pipeline.judge import BY_REFERENCE, Evaluation, compare_outputs, judge_gates
+from quantool.pipeline.judge import BY_REFERENCE, Evaluation, compare_outputs, judge_gates, unresolved
 from quantool.pipeline.quantize import raise_failed_gates
-from quantool.pipeline.refusals import refuse_unlabelled
+from quantool.pipeline.refusals import refuse_unlabelled, refuse_unmeasured
 from quantool.pipeline.source import given_loadable, model_info
 from quantool.report.model import (
     Coverage,
@@ -41,12 +41,14 @@ def compare(request: CompareRequest) -> Report:
     """
     draft = Draft(command="compare", recipe=request.recipe.to_dict())
     with draft.attached():
+        refuse_unmeasured(request.recipe)
         reference, other = graph.read(request.float_model), graph.read(request.quantized_model)
         draft.model = model_info(reference)
         where = None if other.source.path is None else str(other.source.path)
         size = other.source.size_bytes
         draft.output = OutputInfo(path=where, sha256=other.source.sha256, size_bytes=size)
         evaluation = _evaluate(request, reference, other, draft)
+        draft.warnings.extend(unresolved(evaluation, request.recipe.max_drop))
         draft.gates = judge_gates(
             request.recipe,
             evaluation=evaluation,
@@ -101,7 +103,7 @@ def _evaluate(request: CompareRequest, reference: graph.Loaded, other: graph.Loa
     draft.runtime = None if found is None else RuntimeInfo.of(found)
     if request.detailed and isinstance(session, Session):
         _layers(given, source, samples, found=found, draft=draft)
-    return Evaluation(outputs=outputs, samples=count, latency=latency)
+    return Evaluation(outputs=outputs, samples=count, latency=latency, measured=measured)
 
 
 def _loaded(

@@ -62,6 +62,8 @@ def _of_figures(quantity: Quantity, before: Report, now: Report, tolerance: Tole
             passed, outcome = was is None or tolerance is None, Outcome.UNKNOWN
         else:
             worse = _difference(was, now_is) if quantity.rising else _difference(now_is, was)
+            if _overlap(quantity.interval(before), quantity.interval(now)):
+                worse = 0.0
             passed = allowed is None or worse <= allowed
             outcome = _outcome(worse=worse, better=-worse, allowed=allowed)
         yield Change(
@@ -74,6 +76,11 @@ def _of_figures(quantity: Quantity, before: Report, now: Report, tolerance: Tole
             outcome=outcome,
             passed=passed,
         )
+
+
+def _overlap(one: tuple[float, float] | None, other: tuple[float, float] | None) -> bool:
+    """Whether two known intervals have a value in common."""
+    return one is not None and other is not None and one[0] <= other[1] and other[0] <= one[1]
 
 
 def _difference(one: float, other: float) -> float:

@@ -17,9 +17,10 @@ Nodes = Mapping[tuple[str, str], NodeRow]
 class Quantity:
     """A figure of a run.
 
-    unit: dB, share, bytes, times, ms, or "" where it is the metric's own. tolerance: how much worse is allowed when
-    nothing else is asked for. read: the values of a report by subject, an output or "" for the whole model; what the
-    run did not measure is left out. rising: more is better.
+    unit: dB, share, nats, bytes, times, ms, or "" where it is the metric's own. tolerance: how much worse is allowed
+    when nothing else is asked for. read: the values of a report by subject, an output or "" for the whole model; what the
+    run did not measure is left out. rising: more is better. interval: how sure the value is, where that is known: runs
+    whose intervals overlap do not differ.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Quantity:
     tolerance: str
     rising: bool
     read: Callable[[Report], Mapping[str, float]]
+    interval: Callable[[Report], tuple[float, float] | None] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +47,12 @@ class NodeQuantity:
         return {(node.scope, node.name): node for node in report.nodes if self.holds(node)}
 
 
-def _outputs(figure: Callable[[OutputComparison], float | None], equal: float) -> Callable[[Report], dict[str, float]]:
-    """A figure of every output that has it. equal: its value where float and quantized output are equal."""
+def _outputs(figure: Callable[[OutputComparison], float | None]) -> Callable[[Report], dict[str, float]]:
+    """A figure of every output that has it."""
 
     def read(report: Report) -> dict[str, float]:
         compared = {} if report.verification is None else report.verification.outputs
-        values = {name: equal if output.exact else figure(output) for name, output in compared.items()}
+        values = {name: figure(output) for name, output in compared.items()}
         return {name: value for name, value in values.items() if value is not None}
 
     return read
@@ -82,15 +84,20 @@ QUANTITIES: Final[tuple[Quantity | NodeQuantity, ...]] = (
     ),
     Quantity(
         name="sqnr", unit="dB", tolerance="0.5", rising=True, what="SQNR of each output",
-        read=_outputs(lambda output: output.sqnr_db, math.inf),
+        read=_outputs(lambda output: math.inf if output.exact else output.sqnr_db),
     ),
     Quantity(
         name="channel-sqnr", unit="dB", tolerance="1", rising=True, what="SQNR of the worst channel of each output",
-        read=_outputs(lambda output: output.worst_channel_sqnr_db, math.inf),
+        read=_outputs(lambda output: math.inf if output.exact else output.worst_channel_sqnr_db),
     ),
     Quantity(
         name="agreement", unit="share", tolerance="0.005", rising=True, what="top-1 agreement of each output",
-        read=_outputs(lambda output: output.top1_agreement, 1.0),
+        read=_outputs(lambda output: output.top1_agreement),
+    ),
+    Quantity(
+        name="kl", unit="nats", tolerance="0.005", rising=False,
+        what="mean divergence of a language model's chances from the float model's",
+        read=_outputs(lambda output: output.kl),
     ),
     Quantity(
         name="metric", unit="", tolerance="0.005", rising=False, read=_drop,
@@ -103,6 +110,7 @@ QUANTITIES: Final[tuple[Quantity | NodeQuantity, ...]] = (
     Quantity(
         name="speedup", unit="times", tolerance="10%", rising=True, what="float time over quantized time",
         read=_whole(lambda report: None if report.latency is None else report.latency.speedup),
+        interval=lambda report: None if report.latency is None else report.latency.interval,
     ),
     Quantity(
         name="latency", unit="ms", tolerance="off", rising=False,

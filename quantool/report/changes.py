@@ -15,6 +15,7 @@ _BY_UNIT: Final[Mapping[str, Callable[[float], str]]] = {
     "nodes": lambda value: f"{value:g}",
     "dB": lambda value: decibel(value, exact=value == float("inf")),
     "share": percent,
+    "nats": lambda value: f"{number(value)} nats",
     "bytes": lambda value: size(round(value)),
     "times": lambda value: f"{value:.2f}x",
     "ms": lambda value: f"{number(value)} ms",

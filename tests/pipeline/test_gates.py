@@ -126,3 +126,82 @@ def test_a_pipeline_whose_data_breaks_stops_at_the_gate_and_publishes_nothing(sh
     assert 'name="min_sqnr"' in Path("r.xml").read_text()
     assert 'failures="1"' in Path("r.xml").read_text()
     assert Path("out.onnx").read_bytes() == published
+
+
+# --- every command that has gates -----------------------------------------------------------------------
+
+#: gate -> a limit that no model meets
+IMPOSSIBLE = {"min-sqnr": 200, "min-speedup": 1e6, "max-size-ratio": 0, "max-drop": 0}
+
+
+@pytest.fixture
+def compared(ready: Shell) -> Shell:
+    """A model, its quantized form, and data whose labels the float model always gets right."""
+    assert ready("quantize m.onnx --data d.npz -o q.onnx --effort fast").code == 0
+    return ready
+
+
+@pytest.mark.parametrize("gate", IMPOSSIBLE)
+def test_compare_holds_gates_too(compared: Shell, gate: str) -> None:
+    limit = IMPOSSIBLE[gate]
+    metric = ("--metric", "mse") if gate == "max-drop" else ()
+    ran = compared(f"compare m.onnx q.onnx --data d.npz --{gate} {limit} --json", *metric)
+    found = ran.document
+    assert (ran.code, found["status"], found["gates"][0]["passed"]) == (1, "gate-failed", False)
+    assert found["gates"][0]["value"] is not None
+    assert f"--{gate} is " in found["errors"][0]["what"]
+    loose = {"min-sqnr": -99, "min-speedup": 0, "max-size-ratio": 9, "max-drop": 1e9}[gate]
+    assert compared(f"compare m.onnx q.onnx --data d.npz --{gate} {loose}", *metric).code == 0
+
+
+def test_compare_refuses_a_drop_of_nothing(compared: Shell) -> None:
+    ran = compared("compare m.onnx q.onnx --data d.npz --max-drop 0.1")
+    assert ran.code == 2
+    assert "--max-drop 0.1 needs a metric" in ran.err
+
+
+def test_a_gate_of_python_that_compare_cannot_measure_fails(compared: Shell) -> None:
+    with pytest.raises(GateError, match="--min-coverage is unknown"):
+        quantool.compare("m.onnx", "q.onnx", data="d.npz", min_coverage=0.0)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--min-sqnr inf", "--min-sqnr is inf"),
+        ("--min-agreement 1.01", "--min-agreement is 1.01"),
+        ("--min-agreement -0.1", "--min-agreement is -0.1"),
+        ("--min-coverage 2", "--min-coverage is 2"),
+        ("--min-speedup -1", "--min-speedup is -1"),
+        ("--max-size-ratio nan", "--max-size-ratio is nan"),
+        ("--max-drop -0.1 --metric mse", "--max-drop is -0.1"),
+        ("--max-drop 0.1", "--max-drop 0.1 needs a metric"),
+        ("--max-drop 0.1 --metric sqnr", "the float model has no noise"),
+        ("--max-drop 0.1 --metric tpo1", "Unknown metric 'tpo1'"),
+        ("--min-sqnr 20 --no-verify", "--min-sqnr 20.0 does not go with --no-verify"),
+    ],
+)
+def test_limits_that_mean_nothing_are_refused_before_any_work(ready: Shell, option: str, words: str) -> None:
+    ran = ready(f"quantize m.onnx --data d.npz {option}")
+    assert ran.code == 2
+    assert words in ran.err
+    assert "  fix: " in ran.err
+    assert ready.files() == ["d.npz", "m.onnx"]
+
+
+@pytest.mark.parametrize(("gate", "edge"), [("min_agreement", 1.0), ("min_coverage", 1.0), ("max_size_ratio", None)])
+def test_a_limit_that_is_met_exactly_holds(shell: Shell, gate: str, edge: float | None) -> None:
+    first = quantool.quantize(cnn(), data=feeds(), effort="fast", **{gate: 0.0 if edge else 9.0}).report
+    value = first.gates[0].value
+    assert value is not None
+    again = quantool.quantize(cnn(), data=feeds(), effort="fast", **{gate: value}).report
+    assert (again.gates[0].value, again.gates[0].passed) == (value, True)
+
+
+@pytest.mark.parametrize("option", ["--min-agreement 1 --min-sqnr 90", "--min-speedup 1000000", "--max-size-ratio 0"])
+def test_tune_fails_where_no_candidate_meets_the_gates(ready: Shell, option: str) -> None:
+    ran = ready(f"tune m.onnx --data d.npz --budget 0.02 -o t.onnx {option} --json")
+    found = ran.document
+    assert ran.code == 1, ran.err
+    assert [gate["passed"] for gate in found["gates"]].count(False) >= 1
+    assert not Path("t.onnx").exists()

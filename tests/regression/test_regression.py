@@ -19,11 +19,14 @@ from quantool.schema import Latency
 
 DEFAULTS = {quantity.name: quantity.tolerance for quantity in QUANTITIES}
 TOLERANCES = tolerances_of((), DEFAULTS)
+KL = 0.1
 METRIC = MetricInfo(
     name="top1", float_value=0.9, quantized_value=0.89, drop=0.01, interval=None, resolved=True, rows=100
 )  # fmt: skip
-BASE = replace(report(), metric=METRIC)
 OUTPUT = "digits/logits"
+BASE = replace(
+    report(), metric=METRIC, verification=Verification(samples=16, outputs={OUTPUT: comparison(kl=KL)}),
+)  # fmt: skip
 
 
 def compared(now: Report, *given: str, before: Report = BASE) -> dict[str, Change]:
@@ -33,7 +36,7 @@ def compared(now: Report, *given: str, before: Report = BASE) -> dict[str, Chang
 
 def with_output(**changed: object) -> Report:
     """The run with other figures of its output."""
-    return replace(BASE, verification=Verification(samples=16, outputs={OUTPUT: comparison(**changed)}))
+    return replace(BASE, verification=Verification(samples=16, outputs={OUTPUT: comparison(**{"kl": KL, **changed})}))
 
 
 def with_size(size: int) -> Report:
@@ -72,6 +75,7 @@ CASES: dict[str, tuple[Report, Report | None, Report]] = {
         with_output(worst_channel_sqnr_db=32.0),
     ),
     "agreement": (with_output(top1_agreement=0.99), with_output(top1_agreement=0.994), with_output(top1_agreement=1.0)),
+    "kl": (with_output(kl=0.12), with_output(kl=0.104), with_output(kl=0.05)),
     "metric": (with_drop(0.016), with_drop(0.014), with_drop(0.0)),
     "size": (with_size(112_000), with_size(111_000), with_size(50_000)),
     "speedup": (with_latency(1.0, 0.61), with_latency(1.15, 0.61), with_latency(2.0, 0.61)),
@@ -179,6 +183,19 @@ def test_outputs_that_were_equal_must_stay_equal_within_any_finite_tolerance() -
     found = compared(BASE, "sqnr=50%", "channel-sqnr=9", before=equal)
     assert (found["sqnr"].passed, found["channel-sqnr"].passed, found["sqnr"].baseline) == (False, False, math.inf)
     assert compared(equal)["sqnr"].outcome is Outcome.IMPROVED
+
+
+def test_speeds_whose_intervals_overlap_do_not_differ() -> None:
+    def timed(speedup: float, interval: tuple[float, float] | None) -> Report:
+        assert BASE.latency is not None
+        return replace(BASE, latency=replace(BASE.latency, speedup=speedup, interval=interval))
+
+    before = timed(2.0, (1.5, 2.5))
+    assert compared(timed(1.2, (0.9, 1.5)), before=before)["speedup"].outcome is Outcome.WITHIN
+    assert compared(timed(1.2, (0.9, 1.4)), before=before)["speedup"].outcome is Outcome.REGRESSED
+    assert compared(timed(1.2, None), before=before)["speedup"].outcome is Outcome.REGRESSED
+    assert compared(timed(4.0, (2.5, 5.0)), before=before)["speedup"].outcome is Outcome.WITHIN
+    assert compared(timed(4.0, (2.6, 5.0)), before=before)["speedup"].outcome is Outcome.IMPROVED
 
 
 # --- tolerances -----------------------------------------------------------------------------------------
