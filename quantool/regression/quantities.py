@@ -18,7 +18,7 @@ class Quantity:
     """A figure of a run.
 
     unit: dB, share, nats, bytes, times, ms, or "" where it is the metric's own. tolerance: how much worse is allowed
-    when nothing else is asked for. read: the values of a report by subject, an output or "" for the whole model; what the
+    when nothing else is asked for. read: a report's values by subject, an output or "" for the whole model; what the
     run did not measure is left out. rising: more is better. interval: how sure the value is, where that is known: runs
     whose intervals overlap do not differ.
     """
