@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, get_args
 
@@ -41,6 +42,23 @@ def parse_memory(text: str) -> int | None:
     """Bytes of a size such as ``512M`` or ``2G`` (powers of 1024); None where the text is no such size."""
     found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)([KMGT]?)B?", text.strip().upper())
     return None if found is None else int(float(found[1]) * 1024 ** " KMGT".index(found[2] or " "))
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSize:
+    """A size in bytes, or else in bits per weight."""
+
+    size: int | None
+    bits: float
+
+
+def parse_target_size(text: str) -> TargetSize | None:
+    """A size with a unit, ``500M`` or ``4.5G`` (powers of 1024), or bits per weight, ``4.5bpw``; None for any other."""
+    bits = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)bpw", text.strip().lower())
+    if bits is not None:
+        return TargetSize(None, float(bits[1])) if float(bits[1]) > 0 else None
+    size = None if text.strip()[-1:].isdigit() else parse_memory(text)
+    return None if not size else TargetSize(size, 0.0)
 
 
 def parse_shard(text: str) -> tuple[int, int] | None:

@@ -92,6 +92,11 @@ OPTIONS: Final[dict[str, Option]] = {
     "weights": Option(
         panel=METHOD, metavar="TYPE", help="Store weights as int8, uint8, int4 ... Default: what the target runs best."
     ),
+    "target_size": Option(
+        panel=METHOD, metavar="SIZE|Xbpw",
+        help="Mix int4 and int8 weights (from --weights up) so that the whole result takes at most this: 500M, 4.5G, "
+             "or 4.5bpw, bits per weight. Chooses weight-only mode.",
+    ),
     "activations": Option(
         panel=METHOD, metavar="TYPE", help="Compute on uint8, int8, uint16 ... Default: what the target runs best."
     ),

@@ -9,7 +9,18 @@ from quantool.cli.command import Command, Given, Outcome, outcome_of
 from quantool.cli.options import DIVISION, FILES, OPTIONS, RUN, RUN_OPTIONS, Option
 
 #: options of quantize that a search decides or that have no place in one
-_DECIDED: Final = ("verify_data", "ranges", "mode", "effort", "collect", "no_verify", "io", "memory", *RUN_OPTIONS)
+_DECIDED: Final = (
+    "verify_data",
+    "ranges",
+    "mode",
+    "effort",
+    "collect",
+    "no_verify",
+    "io",
+    "memory",
+    "target_size",
+    *RUN_OPTIONS,
+)
 
 OWN: Final = {
     "eval": Option(

@@ -16,6 +16,7 @@ from quantool.graph.stubs import with_mapped_weights
 from quantool.metrics import find
 from quantool.pipeline.build import quantized_graph
 from quantool.pipeline.choice.decide import Calibrated, decide, gather_evidence
+from quantool.pipeline.choice.target_size import refuse_oversize, size_words
 from quantool.pipeline.detail.add import Tested, add_detail
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.job import Job, prepare
@@ -179,6 +180,7 @@ def _verify(job: Job, source: FloatModel, plan: Plan, written: _Written, *, draf
     data, loaded = written.data, None
     assert isinstance(data.model, bytes)
     size = len(data.model) + sum(len(part) for part in data.external.values())
+    refuse_oversize(source, job.recipe, size)
     evaluation = Evaluation()
     if job.recipe.verify:
         check(data.model, job.loaded.checker_error, has_external=bool(data.external))
@@ -230,6 +232,7 @@ def _verdict(
     remarks = (
         other_ways(evidence) if job.target.runs_here else "",
         WHAT_DATA_ADDS if job.mode is Mode.AUTO and not (job.samples and job.samples.calibrates) else "",
+        size_words(source, plan, size) if job.recipe.target_size is not None else "",
         NOT_TIMED if not job.timed and job.samples is not None else "",
     )
     return " ".join((verdict(evidence), *filter(None, remarks)))

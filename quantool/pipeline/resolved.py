@@ -53,13 +53,16 @@ def resolved_recipe(recipe: Recipe, target: Target, mode: Mode) -> Recipe:
     static = mode is Mode.STATIC
     dynamic = mode in (Mode.DYNAMIC, Mode.AUTO)
     axis = "channel" if settings.axis_scales else "tensor"
+    usual = f"block:{settings.block_size}" if settings.block_size else axis
+    # Each of the types that a target size mixes has its own.
+    granularity = usual if recipe.target_size is None else recipe.granularity
     return replace(
         recipe,
         mode=mode,
         format=settings.format if static else None,
         weights=settings.weights,
         activations=settings.activations if static else "uint8" if dynamic else None,
-        granularity=f"block:{settings.block_size}" if settings.block_size else axis,
+        granularity=granularity,
         calibrator=(recipe.calibrator or Calibrator(default_calibrator(settings.activations))) if static else None,
         formula=Formula(settings.formula) if static else _weight_formula(settings),
     )

@@ -12,7 +12,7 @@ from quantool.metrics import METRICS, is_metric
 from quantool.recipe.choices import OF_STATIC, OF_WEIGHTS, Algorithm, GraphIO
 from quantool.recipe.rules import FLOAT, Rule
 from quantool.schema import Format, Mode
-from quantool.values import BadValueError, block_size_of, nearest
+from quantool.values import BadValueError, block_size_of, nearest, parse_target_size
 
 OUTPUT_GATES: Final[tuple[str, ...]] = ("min_sqnr", "min_agreement", "min_speedup", "max_drop")
 """The gates that need the result to run; size and coverage are known without."""
@@ -20,6 +20,8 @@ OUTPUT_GATES: Final[tuple[str, ...]] = ("min_sqnr", "min_agreement", "min_speedu
 _COUNTS: Final = ("samples", "batch_size", "threads", "memory", "shard_size")
 _GATES: Final = (*OUTPUT_GATES, "max_size_ratio", "min_coverage")
 _FRACTIONS: Final = ("min_agreement", "min_coverage")
+#: the narrowest types that --target-size mixes with wider ones
+_MIXED: Final = ("int2", "uint2", "int4", "uint4", "int8", "uint8")
 _EIGHT_BITS: Final = ("int8", "uint8")
 
 
@@ -36,6 +38,11 @@ def check_value(name: str, value: Any) -> None:
         raise BadValueError(f"Unknown type '{value}'", nearest(value, ELEMENTS))
     if name == "granularity" and block_size_of(value) is None:
         raise BadValueError(f"Unknown granularity '{value}'", "Use tensor, channel or block:N, N from 1 up.")
+    if name == "target_size" and parse_target_size(value) is None:
+        raise BadValueError(
+            f"Unknown target size '{value}'",
+            "Give a size with its unit, such as 500M or 4.5G, or 4.5bpw, bits per weight.",
+        )
     if name == "metric" and not is_metric(value):
         raise BadValueError(f"Unknown metric '{value}'", nearest(value, (*METRICS, "package.module:callable")))
     if name in _COUNTS and value < 1:
@@ -63,6 +70,8 @@ def _check_gate(name: str, value: float) -> None:
 def impossible_pairs(values: Mapping[str, Any]) -> Iterator[OptionError]:
     """Everything in the fields of a recipe that no model could satisfy, whatever it is."""
     mode = values["mode"]
+    if values["target_size"] is not None:
+        yield from _with_target_size(values)
     if values["format"] is Format.QOPERATOR:
         yield from _with_qoperator(values)
     if mode is Mode.DYNAMIC:
@@ -135,6 +144,13 @@ def _with_qoperator(values: Mapping[str, Any]) -> Iterator[OptionError]:
             yield _impossible(values, name, "format", "its operators take 8-bit integers only")
     if values["granularity"] is not None and block_size_of(values["granularity"]):
         yield _impossible(values, "granularity", "format", "its operators take no blocks")
+
+
+def _with_target_size(values: Mapping[str, Any]) -> Iterator[OptionError]:
+    if values["mode"] not in (Mode.AUTO, Mode.WEIGHT_ONLY):
+        yield _impossible(values, "mode", "target_size", "types are mixed where weights alone are quantized")
+    if values["weights"] not in (None, *_MIXED):
+        yield _impossible(values, "weights", "target_size", f"it mixes integers from one of {', '.join(_MIXED)} up")
 
 
 def _with_dynamic(values: Mapping[str, Any]) -> Iterator[OptionError]:

@@ -14,8 +14,11 @@ from quantool.recipe.checks import check_value, impossible_pairs, option_flag
 from quantool.recipe.choices import Calibrator
 from quantool.recipe.record import Recipe
 from quantool.recipe.rules import MATCHES, Rule, rule_problems
+from quantool.schema import Mode
 from quantool.values import BadValueError, nearest, parse_memory, strict
 
+#: the narrowest type under --target-size, unless --weights says otherwise
+NARROW: Final = "int4"
 #: the suffix of reports, whose recipe can be read too
 REPORT: Final = ".json"
 
@@ -37,7 +40,7 @@ def from_options(options: Mapping[str, object], recipe: Given = None) -> Recipe:
     for error in (*errors, *more):
         raise error
     try:
-        return Recipe(**{**base, **given})
+        return Recipe(**_implied({**base, **given}))
     except OptionError:
         for error in _contradictions(base, recipe):
             raise error from None
@@ -51,7 +54,16 @@ def recipe_problems(recipe: Path | Mapping[str, object]) -> tuple[dict[str, Any]
         RecipeError: it cannot be read at all.
     """
     values, errors = _base(recipe)
-    return values, [*errors, *_contradictions(values, recipe)]
+    return _implied(values), [*errors, *_contradictions(values, recipe)]
+
+
+def _implied(values: dict[str, Any]) -> dict[str, Any]:
+    """The same values, and what a target size decides: weights alone are quantized, to 4 bits where it must be."""
+    if values.get("target_size") is None:
+        return values
+    mode = values.get("mode", Mode.AUTO)
+    found = {"mode": Mode.WEIGHT_ONLY if mode is Mode.AUTO else mode, "weights": values.get("weights") or NARROW}
+    return {**values, **found}
 
 
 def _origin(recipe: Given) -> str:
@@ -68,7 +80,7 @@ def _base(recipe: Given) -> tuple[dict[str, Any], list[RecipeError]]:
 
 def _contradictions(values: Mapping[str, Any], recipe: Given) -> list[RecipeError]:
     """Where the values of a recipe do not go together, whatever options stand beside them."""
-    whole = {spec.name: spec.default for spec in fields(Recipe)} | dict(values)
+    whole = _implied({spec.name: spec.default for spec in fields(Recipe)} | dict(values))
     return [
         RecipeError(error.code, error.what, where=f"{_origin(recipe)}: {error.where}", fix=error.fix)
         for error in impossible_pairs(whole)

@@ -21,7 +21,7 @@ class Recipe:
     Names, meaning and units are those of the command line's options. include and include_op restrict the run to
     what matches and ask for it explicitly (policy keeps none of it in float); exclude and exclude_op win.
     collect: full counts every element of large tensors, gram adds the Gram matrices of layers. memory and shard_size
-    are bytes.
+    are bytes. target_size: what the result may take, with a unit of bytes or as bits per weight, `4.5bpw`.
     max_drop: in the unit of metric, the name of a metric or package.module:callable. verify is False under --no-verify.
     """
 
@@ -29,6 +29,7 @@ class Recipe:
     format: Format | None = None
     target: str = "cpu-x64"
     weights: str | None = None
+    target_size: str | None = None
     activations: str | None = None
     granularity: str | None = None
     calibrator: Calibrator | None = None

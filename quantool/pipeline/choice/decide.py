@@ -25,6 +25,8 @@ from quantool.pipeline.choice.equalize import not_equalized
 from quantool.pipeline.choice.forced import Ruling
 from quantool.pipeline.choice.noise import is_measurable
 from quantool.pipeline.choice.round_weights import MOST_INPUTS
+from quantool.pipeline.choice.target_size import fitted_to_size
+from quantool.pipeline.choice.weight_layers import Grams, gram_bound
 from quantool.pipeline.choice.weight_only import choose_weights, is_too_large, wants_data
 from quantool.pipeline.draft import Draft
 from quantool.pipeline.feeds import data_info, ranges_info
@@ -137,6 +139,15 @@ def _decide_weights(
 ) -> tuple[FloatModel, Plan, Parameters]:
     """The plan of a weight-only model, and how its weights are quantized."""
     samples = None if evidence is None else evidence.judges
+    if job.recipe.target_size is not None:
+        grams = None
+        if samples is not None and samples.fitting:
+            grams = Grams(source=source, feeds=samples.fitting, bound=gram_bound(job.recipe.memory))
+        findings = Findings(keep=kept)
+        recipe = fitted_to_size(
+            source, job.recipe, lambda model, recipe: _plan(replace(job, recipe=recipe), model, findings), grams=grams
+        )
+        job = replace(job, recipe=recipe)
     with paused_collector():
         chosen, draft.trials, notes = choose_weights(
             source, lambda model: _plan(job, model, Findings(keep=kept)), samples, recipe=job.recipe
