@@ -21,6 +21,8 @@ from quantool.schema import AnyArray, Feed, Grid, NodeFact, Plan, QuantParams, W
 
 #: layers with more inputs keep the scales that weights alone give: their Gram matrix takes half a gigabyte
 MOST_INPUTS: Final = 4096
+#: inputs whose rows are read as float32
+FLOATS: Final = ("float32", "float16")
 #: Gram matrices in memory at a time, in bytes, and their share of --memory
 GRAM_BYTES: Final = 1 << 29
 MEMORY_SHARE: Final = 8
@@ -93,7 +95,7 @@ def weight_layers(source: FloatModel, plan: Plan, *, at: Callable[[str], bool] =
         rows = None if shared or spec.index != 1 or not at(spec.node) else layer_input(source.facts, node)
         if rows is None or rows.size > MOST_INPUTS or ELEMENTS[spec.dtype].floating:
             continue
-        if source.facts.tensors[rows.tensor].dtype != "float32":
+        if source.facts.tensors[rows.tensor].dtype not in FLOATS:
             continue
         shape = tuple(int(d) for d in fact.shape or () if isinstance(d, int))
         layer = WeightLayer(node=node, spec=spec, input=rows, shape=shape)

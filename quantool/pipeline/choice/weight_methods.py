@@ -19,6 +19,7 @@ from quantool.recipe import OF_SCALES, Algorithm, Effort, Recipe
 from quantool.schema import AnyArray, FloatArray, IntArray, Parameters, Plan, QuantParams, WeightSpec
 from quantool.solve import solve
 from quantool.solve.scales import searched_scales
+from quantool.solve.weights import stored_scale
 
 #: with so many bits a search without data gains too little for its time, unless it is asked for
 ENOUGH_BITS: Final = 8
@@ -171,6 +172,7 @@ def _fitted_params(layer: WeightLayer, weight: AnyArray, gram: Float64, own: Met
     scale, zero_point = scales(weight, spec, importance)
     if own.clipped and len(layer.shape) == 2 and spec.axis is not None:
         scale = _clipped(layer, weight, gram, scale, zero_point)
+    scale = stored_scale(scale, spec.scale_type)
     return QuantParams(dtype=spec.dtype, scale=scale, zero_point=zero_point, axis=spec.axis, block_size=spec.block_size)
 
 
