@@ -50,3 +50,15 @@ def mean_error(
     after = np.einsum("goi,gi->go", coarse, mean_quantized.reshape(groups, inputs))
     error: Float64 = (after - before).reshape(outputs)
     return error
+
+
+def row_mean_error(weight: AnyArray, dequantized: AnyArray, mean: Float64, mean_quantized: Float64) -> Float64:
+    """The same from the means of a layer's rows, so that the border of a convolution counts exactly.
+
+    weight, dequantized: float[O, d], outputs first; mean, mean_quantized: float64[G, d] for G groups of O / G outputs,
+    of the float and of the quantized model. Returns float64[O].
+    """
+    groups, size = mean.shape
+    exact, coarse = (w.astype(np.float64).reshape(groups, -1, size) for w in (weight, dequantized))
+    error: Float64 = (coarse @ mean_quantized[:, :, None] - exact @ mean[:, :, None]).reshape(-1)
+    return error

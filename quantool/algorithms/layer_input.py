@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quantool.algorithms.patches import Float32, convolution_rows, product_rows
+from quantool.algorithms.patches import Float32, convolution_rows, patch_means, product_rows
 from quantool.schema import AnyArray, GraphFacts, NodeFact
 
 Float64 = NDArray[np.float64]
@@ -61,6 +61,15 @@ class LayerInput:
             sample, self.kernel, strides=self.strides, pads=pads, dilations=self.dilations, most=most
         )
         return found.reshape(len(found), self.groups, self.size)
+
+    def means(self, sample: AnyArray) -> Float64:
+        """The mean of all rows, float64[groups, d]. sample: float[*S] of one feed, not empty."""
+        if self.kernel is None:
+            found: Float64 = sample.reshape(1, -1, self.size).mean(axis=1, dtype=np.float64)
+            return found
+        pads = self.pads if isinstance(self.pads, tuple) else self._same_pads(sample.shape[2:])
+        means = patch_means(sample, self.kernel, strides=self.strides, pads=pads, dilations=self.dilations)
+        return means.reshape(self.groups, self.size)
 
     def spread(self, factors: Float64) -> Float64:
         """A number for each channel of the tensor as one for each entry of the rows, float64[groups, d].

@@ -53,5 +53,29 @@ def convolution_rows(
     return np.ascontiguousarray(patches).reshape(len(chosen[0]), -1)
 
 
+def patch_means(
+    x: AnyArray, kernel: Sequence[int], *, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int]
+) -> NDArray[np.float64]:
+    """The mean of all patches that a convolution multiplies, without laying them out.
+
+    Arguments as :func:`convolution_rows`'s. Returns float64[C * prod(kernel)]; zeros where the kernel fits nowhere.
+    """
+    rank = len(kernel)
+    padded = np.pad(x.astype(np.float32), [(0, 0), (0, 0), *((pads[i], pads[i + rank]) for i in range(rank))])
+    found = np.zeros((x.shape[1], *kernel))
+    for tap in np.ndindex(*kernel):
+        steps = [slice(None), slice(None)]
+        for axis, offset in enumerate(tap):
+            size = padded.shape[2 + axis]
+            span = (kernel[axis] - 1) * dilations[axis] + 1
+            if size < span:
+                return np.zeros(found.size)
+            start = offset * dilations[axis]
+            steps.append(slice(start, start + size - span + 1, strides[axis]))
+        seen = padded[tuple(steps)]
+        found[(slice(None), *tap)] = seen.mean(axis=(0, *range(2, 2 + rank)), dtype=np.float64)
+    return found.reshape(-1)
+
+
 def _some(rows: AnyArray, most: int) -> AnyArray:
     return rows[:: max(1, -(-len(rows) // most))]

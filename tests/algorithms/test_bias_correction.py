@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quantool.algorithms.bias_correction import channel_means, mean_error
-from quantool.schema import QuantParams
+from quantool.algorithms.bias_correction import channel_means, mean_error, row_mean_error
+from quantool.schema import AnyArray, QuantParams
 
 
 def params(scale, zero_point):
@@ -47,3 +47,18 @@ def test_channels_are_found_on_any_axis():
     x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     mean, _ = channel_means(x, params(0.25, 0), axis=1)
     np.testing.assert_allclose(mean, x.mean(axis=(0, 2)))
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_means_of_rows_give_the_mean_of_the_output_error(groups: int) -> None:
+    rng = np.random.default_rng(groups)
+    x, disturbed = rng.standard_normal((2, 100, groups, 5))
+    weight = rng.standard_normal((8, 5))
+    coarse = np.rint(weight * 4) / 4
+
+    def outputs(rows: AnyArray, matrix: AnyArray) -> AnyArray:
+        return np.einsum("ngd,god->ngo", rows, matrix.reshape(groups, -1, 5)).reshape(100, 8)
+
+    expected = (outputs(disturbed, coarse) - outputs(x, weight)).mean(axis=0)
+    found = row_mean_error(weight, coarse, x.mean(axis=0), disturbed.mean(axis=0))
+    np.testing.assert_allclose(found, expected, atol=1e-12)

@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from quantool.algorithms.patches import convolution_rows, product_rows
+from quantool.algorithms.patches import convolution_rows, patch_means, product_rows
 
 
 def convolved(x, weight, **attributes):
@@ -39,6 +39,8 @@ def test_patches_times_the_weight_is_the_convolution(shape, kernel, strides, pad
     # A sum of d products in float32 differs by its order, at most d roundings of its largest term.
     slack = rows.shape[1] * np.finfo(np.float32).eps * np.abs(rows).max() * np.abs(weight).max() * rows.shape[1]
     np.testing.assert_allclose(rows @ weight.reshape(6, -1).T, expected, atol=slack)
+    means = patch_means(x, kernel, strides=strides, pads=pads, dilations=dilations)
+    np.testing.assert_allclose(means, rows.mean(axis=0, dtype=np.float64), atol=1e-7)
 
 
 def test_at_most_so_many_rows_come_and_they_are_spread_out():
@@ -53,3 +55,4 @@ def test_at_most_so_many_rows_come_and_they_are_spread_out():
 def test_a_kernel_that_fits_nowhere_gives_no_rows():
     x = np.ones((1, 3, 2), np.float32)
     assert convolution_rows(x, (5,), strides=(1,), pads=(0, 0), dilations=(1,), most=8).shape == (0, 15)
+    assert not patch_means(x, (5,), strides=(1,), pads=(0, 0), dilations=(1,)).any()

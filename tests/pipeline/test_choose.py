@@ -102,6 +102,12 @@ def test_bias_correction_is_kept_where_it_helps():
     assert gain > 3
 
 
+def test_gptq_leaves_codes_around_another_zero_alone():
+    model, feeds = shifted_network()
+    trials = quantool.quantize(model, data=feeds, weights="uint8", granularity="channel", effort="max").report.trials
+    assert not any("GPTQ" in trial.name for trial in trials)
+
+
 def test_gptq_rounds_grouped_convolutions_too():
     model, feeds = shifted_network()
     found = quantool.quantize(model, data=feeds).report.trials

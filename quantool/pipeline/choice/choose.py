@@ -24,6 +24,7 @@ from quantool.pipeline.choice.noise import is_measurable
 from quantool.pipeline.choice.rescale import Origin, Rescaled
 from quantool.pipeline.choice.round_weights import Rounding, rounded, with_codes
 from quantool.pipeline.choice.score import Judge
+from quantool.pipeline.choice.sequential import sequential_corrections
 from quantool.pipeline.choice.smooth import SMOOTHED, smoothed
 from quantool.pipeline.source import FloatModel
 from quantool.recipe import Algorithm, Effort, Recipe
@@ -40,6 +41,8 @@ LEAST_GAIN_DB = 1.0
 MOST_LOSS_DB = 3.0
 #: models larger than this are not tried out: every trial quantizes all weights again
 LARGEST_TRIAL_BYTES = 1_000_000_000
+#: how labels name bias correction
+CORRECTED = ", bias correction"
 #: changes of the float graph, as labels name them
 _CHANGES = {EQUALIZED: "equalized", SMOOTHED: "smoothed"}
 
@@ -181,6 +184,8 @@ class _Maker:
             yield partial(self.smoothed, convolutions=convolutions)
         yield partial(self.rounded, everywhere=everywhere)
         yield self.corrected
+        if everywhere:
+            yield self.corrected_in_turn
 
     def spectral(self, first: Candidate, best: Candidate) -> Candidate | None:
         """The best so far with the nodes before a Log, Sqrt, Sin or Cos as integers: faster, if it is no worse."""
@@ -260,7 +265,23 @@ class _Maker:
         shifts = self._shifts(best, at=lambda node: self.ruling.is_open(node) or node in forced)
         if not shifts.keys() - forced:
             return None
-        return self.solved(replace(best, label=f"{best.label}, bias correction"), shifts)
+        return self.solved(replace(best, label=f"{best.label}{CORRECTED}"), shifts)
+
+    def corrected_in_turn(self, best: Candidate) -> Candidate | None:
+        """The same with bias correction layer by layer, from what each one reads in the quantized model."""
+        forced = self.ruling.forced(Algorithm.BIAS_CORRECTION)
+        start = self._shifts(best, at=lambda node: self.ruling.is_open(node) or node in forced)
+        if not start.keys() - forced or not self.fitting:
+            return None
+        label = f"{best.label.removesuffix(CORRECTED)}{CORRECTED} layer by layer"
+        shifts = sequential_corrections(
+            best,
+            start,
+            self.fitting,
+            solved=lambda corrections: self.solved(best, corrections).parameters,
+            threads=self.recipe.threads or 0,
+        )
+        return self.solved(replace(best, label=label), shifts)
 
     def solved(self, candidate: Candidate, shifts: Corrections = NO_CORRECTIONS) -> Candidate:
         """A candidate's parameters from its roundings and what leaves its biases."""

@@ -117,7 +117,8 @@ def _layers(source: FloatModel, plan: Plan, parameters: Parameters) -> Iterator[
         node = source.facts.by_name[spec.node]
         plain = spec.activation is not None and spec.symmetric and not spec.block_size and spec.bits <= 8
         rows = layer_input(source.facts, node) if plain and spec.index == 1 else None
-        if rows is None or rows.tensor != spec.activation:
+        # Codes around another zero than 0 are those of one zero point for all channels.
+        if rows is None or rows.tensor != spec.activation or parameters.weights[spec.node, 1].params.zero_point.any():
             continue
         matrix = _as_matrix(node, source.constant(spec.tensor)).astype(np.float64)
         yield _Layer(node=node, weight=parameters.weights[spec.node, 1], input=rows, matrix=matrix)

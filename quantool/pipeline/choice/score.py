@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 
@@ -88,7 +87,8 @@ class Judge:
     def score(self, source: FloatModel, plan: Plan, parameters: Parameters) -> float:
         """The score in dB of a float model's quantized form."""
         model = quantized_graph(source, plan, parameters)
-        names = {tensor: _counterpart(model, tensor, reader) for tensor, reader in self._scored.readers.items()}
+        read = counterparts(model, {reader: tensor for tensor, reader in self._scored.readers.items() if reader})
+        names = {tensor: read.get(reader, tensor) for tensor, reader in self._scored.readers.items()}
         written = loadable(model, threads=self._threads, thrift=source.normalized.thrift)
         stream = tap(written, self.feeds, groups=[list(dict.fromkeys(names.values()))], with_outputs=with_outputs)
         found = ({tensor: arrays[name] for tensor, name in names.items()} for _, arrays in stream)
@@ -116,13 +116,12 @@ def _saturating(facts: GraphFacts, output: str) -> NodeFact | None:
     return node if node is not None and node.op_type in _SATURATING and not node.scope else None
 
 
-def _counterpart(model: graph.Model, tensor: str, reader: str) -> str:
-    """The tensor that the reader reads in the quantized graph; its own name where it is a graph output."""
-    if not reader:
-        return tensor
-    node = next((n for n in islice(model.ir.graph, None) if n.name == reader), None)
-    value = None if node is None else node.inputs[0]
-    return tensor if value is None or value.name is None else value.name
+def counterparts(model: graph.Model, readers: Mapping[str, str]) -> Mapping[str, str]:
+    """Node -> what its first input reads in a quantized graph. readers: node -> what that reads in the float graph."""
+    nodes = {node.name: node for node in model.ir.graph if node.name}
+    inputs = {name: nodes[name].inputs[0] for name in readers if name in nodes and nodes[name].inputs}
+    found = {name: value.name for name, value in inputs.items() if value is not None and value.name is not None}
+    return {**readers, **found}
 
 
 def _noise_share(reference: AnyArray, test: AnyArray) -> float:
