@@ -47,26 +47,24 @@ class Seen:
         """The largest magnitudes of each feed."""
         return [np.maximum(-low, high) for low, high in zip(self.lows, self.highs, strict=True)]
 
-    def growth(self, known: Channels | None) -> list[Float64]:
-        """For each feed, how much its channels would grow if it had not been measured: not where calibration did."""
-        return [np.ones(self.layout.count)] * len(self.lows) if self._fits(known) else unseen_growth(self.peaks)
+    @property
+    def growth(self) -> list[Float64]:
+        """For each feed, how much its channels would grow if it had not been measured."""
+        return unseen_growth(self.peaks)
 
     def ends(self, known: Channels | None, origin: Origin | None) -> tuple[Float64, Float64]:
-        """The lowest and the highest of each channel: in calibration, or in these feeds, grown as if unseen.
+        """The lowest and the highest of each channel: in these feeds, grown as if unseen, and in calibration.
 
         known: of the tensor that was calibrated, whose origin tells how it was rescaled since.
         """
-        if known is not None and self._fits(known):
-            scale = np.ones(known.lows.size) if origin is None else origin.factors
-            lows, highs = (np.where(np.isfinite(end), end, 0.0) * scale for end in (known.lows, known.highs))
-            return -by_channel(-lows, self.layout), by_channel(highs, self.layout)
-        growth = self.growth(known)
+        growth = self.growth
         low = np.min([a * g for a, g in zip(self.lows, growth, strict=True)], axis=0)
         high = np.max([a * g for a, g in zip(self.highs, growth, strict=True)], axis=0)
-        return low, high
-
-    def _fits(self, known: Channels | None) -> bool:
-        return known is not None and known.lows.size == self.layout.count * self.layout.repeats
+        if known is None or known.lows.size != self.layout.count * self.layout.repeats:
+            return low, high
+        scale = np.ones(known.lows.size) if origin is None else origin.factors
+        lows, highs = (np.where(np.isfinite(end), end, 0.0) * scale for end in (known.lows, known.highs))
+        return np.minimum(low, -by_channel(-lows, self.layout)), np.maximum(high, by_channel(highs, self.layout))
 
 
 def seen_channels(source: FloatModel, layouts: Mapping[str, Layout], feeds: Sequence[Feed]) -> Mapping[str, Seen]:

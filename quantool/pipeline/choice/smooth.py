@@ -66,8 +66,7 @@ def smoothed(
         return None
     layouts = {name: layout for unit in units for name, layout in unit.layouts.items()}
     seen = seen_channels(source, layouts, feeds)
-    before = {name: _calibrated(name, known, origins) for name in seen}
-    ends = {name: each.ends(*before[name]) for name, each in seen.items()}
+    ends = {name: each.ends(*_calibrated(name, known, origins)) for name, each in seen.items()}
     found = [(unit, _factors(source, plan, unit, seen, ends, least_saved=least_saved)) for unit in units]
     chosen = [(unit, factors) for unit, factors in found if factors is not None]
     if not chosen:
@@ -77,7 +76,7 @@ def smoothed(
     result = edited(source, lambda fresh: _edits(source, chosen, names, fresh=fresh), label=SMOOTHED)
     if not computes_the_same(source, result, feeds):
         return _left_out(chosen[0][0])
-    growth = {name: each.growth(before[name][0]) for name, each in seen.items()}
+    growth = {name: each.growth for name, each in seen.items()}
     rescalings = {
         names.get(name, name): Rescaling(layout=layout, growth=growth[unit.read])
         for unit, _ in chosen
