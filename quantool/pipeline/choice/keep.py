@@ -110,9 +110,10 @@ class Keeper:
         fixed = frozenset(i for i, group in enumerate(groups) if not self.fixed.isdisjoint(group.nodes))
         trials = _Trials(self, candidate, groups, macs=work.macs, work=work.price)
         sets = [spared(sources, shares, work.price, budget=budget, fixed=fixed) for budget in BUDGETS]
-        best = max(dict.fromkeys(sets), key=trials.worth)
-        gained = trials.score(best) - trials.score(frozenset()) >= gain_db
-        return trials.explained(best) if gained and trials.worth(best) > trials.worth(frozenset()) else candidate
+        nothing: frozenset[int] = frozenset()
+        clear = [kept for kept in dict.fromkeys(sets) if trials.score(kept) >= trials.score(nothing) + gain_db]
+        best = max((nothing, *clear), key=trials.worth)
+        return trials.explained(best) if best else candidate
 
 
 @dataclass(slots=True)
