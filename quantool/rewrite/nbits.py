@@ -23,6 +23,10 @@ from quantool.rewrite.naming import stem
 from quantool.schema import AnyArray, NodeFact, WeightParams
 
 _CONTRIB: Final = "com.microsoft"
+#: turns signed codes into unsigned ones, those of a whole byte at a time
+_SIGNS: Final = {2: 0xAA, 4: 0x88, 8: 0x80}
+#: rows that are packed at a time: a band of a large weight stays in a second-level cache
+_BAND: Final = 256
 _PACKED: Final = {2: ml_dtypes.uint2, 4: ml_dtypes.uint4}
 
 
@@ -69,15 +73,16 @@ class Rows:
         return f"{self.weight.key}|rows|{self.inner}|{self.block}|{self.padded}"
 
     def codes(self) -> AnyArray:
-        """The codes as uint8 [N, padded * bits / 8]."""
-        signed = not self.weight.params.dtype.startswith("u")
+        """The codes as uint8 [N, padded * bits / 8]; memory: the weight's codes and the result."""
         codes = self.weight.codes().view(np.uint8)
-        rows = np.zeros((self.count, self.padded), np.uint8)
-        rows[:, : self.length] = codes if self.inner == 1 else codes.T
-        if signed:
-            rows ^= np.uint8(1 << (self.bits - 1))
-        packed = rows.reshape(-1) if self.bits == 8 else pack_lowbit(rows.reshape(-1).view(_PACKED[self.bits]))
-        return packed.reshape(self.count, -1)
+        packed = np.zeros((self.count, self.row_bytes), np.uint8)
+        if self.inner == 0:
+            _pack_columns(codes, packed, self.bits)
+        else:
+            _pack_rows(codes, packed, self.bits)
+        if not self.weight.params.dtype.startswith("u"):
+            packed ^= np.uint8(_SIGNS[self.bits])
+        return packed
 
     def scales(self) -> AnyArray:
         """The scales in the type of the activations, [N, blocks]."""
@@ -111,6 +116,36 @@ class Rows:
             spread: AnyArray = rows[:, np.arange(self.blocks) * self.block // params.block_size]
             return spread
         return np.broadcast_to(values[:, None] if values.ndim else values, (self.count, self.blocks))
+
+
+def _pack_rows(codes: AnyArray, packed: AnyArray, bits: int) -> None:
+    """Pack uint8 [N, K] codes, low bits first, into the first bytes of each row of uint8 [N, B]."""
+    per_byte = 8 // bits
+    used = -(-codes.shape[1] // per_byte)
+    for start in range(0, len(codes), _BAND):
+        rows = codes[start : start + _BAND]
+        if bits < 8:
+            rows = _whole_bytes(rows, 1, per_byte)
+            rows = pack_lowbit(rows.reshape(-1).view(_PACKED[bits])).reshape(len(rows), used)
+        packed[start : start + _BAND, :used] = rows
+
+
+def _whole_bytes(codes: AnyArray, axis: int, per_byte: int) -> AnyArray:
+    """The codes with zeros up to a multiple of `per_byte` along an axis."""
+    missing = -codes.shape[axis] % per_byte
+    return np.pad(codes, [(0, missing if at == axis else 0) for at in (0, 1)]) if missing else codes
+
+
+def _pack_columns(codes: AnyArray, packed: AnyArray, bits: int) -> None:
+    """The same for codes uint8 [K, N]: packed first, then turned, since moving bytes across rows is what costs."""
+    per_byte, mask = 8 // bits, np.uint8((1 << bits) - 1)
+    for start in range(0, len(codes), _BAND):
+        rows = _whole_bytes(codes[start : start + _BAND], 0, per_byte)
+        band = np.bitwise_and(rows[::per_byte], mask, dtype=np.uint8)
+        for place in range(1, per_byte):
+            band |= np.bitwise_and(rows[place::per_byte], mask, dtype=np.uint8) << np.uint8(bits * place)
+        first = start // per_byte
+        packed[:, first : first + len(band)] = band.T
 
 
 def write_product(build: Builder, node: NodeFact) -> None:
