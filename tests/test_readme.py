@@ -35,7 +35,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 DOCUMENTS = {"README": README, "CHANGELOG": CHANGELOG}
 #: of every command, and therefore in no table
-COMMON_OPTIONS = frozenset({"--help", "--version"})
+COMMON_OPTIONS = frozenset({"--help", "--version", "--install-completion", "--show-completion"})
 
 
 def section(heading: str) -> str:

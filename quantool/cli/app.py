@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -60,6 +61,10 @@ UsageError: Final = cast("type[Exception]", typer.BadParameter.__bases__[0])
 class GroupedCommand(TyperCommand):
     """A command whose help lists its options under headings."""
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The words of the usage line; newer versions of Typer put what is required in braces, which mean a choice."""
+        return [re.sub(r"^\{(\w+)\}", r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
+
     def format_options(self, ctx: Any, formatter: Any) -> None:  # the parser's types move between versions
         """Write a section a heading, in the order of their first options."""
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -92,7 +97,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def application(*, as_json: bool = False, line: str = "") -> typer.Typer:
     """The Typer application with every command; plain help, because rich would double its time. line: as it is run."""
-    app = typer.Typer(help=HELP, epilog=EXIT_CODES, add_completion=False, rich_markup_mode=None)
+    app = typer.Typer(help=HELP, epilog=EXIT_CODES, rich_markup_mode=None)
     app.callback()(_options_of_the_program)
     apps = {"": app}
     for command in COMMANDS.values():

@@ -13,6 +13,8 @@ from typing import Final
 
 import typer
 
+from quantool.cli.complete import completion_of
+
 FILES: Final = "Files"
 METHOD: Final = "Method"
 CHOICE: Final = "What is quantized"
@@ -206,6 +208,7 @@ def signature(arguments: Iterable[str], options: Mapping[str, Option]) -> inspec
             help=option.help + shown,
             metavar=option.metavar or None,
             rich_help_panel=option.panel,
+            autocompletion=completion_of(name, option.metavar),
         )
         annotation = bool | None if option.kind is bool else list[str] | None if option.many else str | None
         parameters.append(_parameter(name, annotation, info))
