@@ -23,9 +23,9 @@ def losses(sample: Sample) -> Parts:
     for key, labels in sample.labels.items():
         _, name = chosen_output(sample.outputs, output_of(key) or LOGITS)
         scores = sample.outputs[name]
-        if scores.ndim < 2 or labels.shape != scores.shape[:-1]:
+        if scores.ndim < 2 or labels.size != scores[..., 0].size:
             raise _no_text(f"the labels have shape {list(labels.shape)} and '{name}' {list(scores.shape)}")
-        return _sums(scores, labels.astype(np.int64))
+        return _sums(scores, labels.reshape(scores.shape[:-1]).astype(np.int64))
     _, name = chosen_output(sample.outputs, LOGITS)
     logits = sample.outputs[name]
     targets = next_tokens(sample.feed, logits)

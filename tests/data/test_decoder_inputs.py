@@ -120,3 +120,11 @@ def test_several_files_of_ids_follow_one_another(tmp_path: Path) -> None:
 def test_other_models_are_left_alone(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"Expected `object`"):
         feeds(lines(tmp_path, [1, 2]), InputSpec(name="x", dtype="float32", shape=(2,)))
+
+
+def test_random_data_of_a_decoder_is_random_token_ids_and_what_follows_from_them() -> None:
+    found = feeds("random", *DECODER)
+    assert len(found) == 8
+    assert {feed["attention_mask"].shape == feed["input_ids"].shape for feed in found} == {True}
+    assert {feed["position_ids"].tolist() == [[0]] for feed in found} == {True}
+    assert {feed[KEY.name].shape for feed in found} == {(1, 2, 0, 8)}

@@ -64,6 +64,12 @@ def test_labels_come_before_the_text_and_negative_ones_do_not_count() -> None:
     )
 
 
+def test_labels_of_one_sequence_need_no_batch_axis() -> None:
+    labels = RNG.integers(0, 9, 6)
+    found = value("perplexity", sample(LOGITS[:1], labels=labels))
+    assert found == pytest.approx(plain_perplexity(LOGITS[0], labels), rel=1e-9)
+
+
 def test_padding_counts_neither_as_context_nor_as_target() -> None:
     mask = np.array([[1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1]])
     found = value("perplexity", sample(LOGITS, input_ids=IDS, attention_mask=mask))
