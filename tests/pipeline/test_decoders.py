@@ -33,7 +33,7 @@ FORMS = {
     "static": {"mode": "static"},
 }
 #: int8 codes of random weights with outlier channels; of 4 bits little more than the sign of the largest logits is left
-LEAST_SQNR = {"int8": 14.0, "int4": 3.0, "dynamic": 11.0, "static": 5.0}
+LEAST_SQNR = {"int8": 14.0, "int4": 3.0, "dynamic": 11.0, "static": 3.0}
 PRODUCTS = 2 * 7 + 1
 
 
@@ -105,7 +105,11 @@ def feed(
 def test_both_branches_of_a_merged_model_run_and_share_their_codes(tmp_path: Path, form: str) -> None:
     config = VARIANTS["merged, tied"]
     path = tmp_path / "out.onnx"
-    quantool.quantize(model(tmp_path, config), data=tokens(tmp_path, config), output=path, **FORMS[form])
+    found = quantool.quantize(model(tmp_path, config), data=tokens(tmp_path, config), output=path, **FORMS[form])
+    assert found.report.runtime is not None
+    assert found.report.runtime.left == {"QuantizeLinear": 0, "DequantizeLinear": 0}  # none expands weights each run
+    if form != "dynamic":
+        assert found.report.runtime.fused["MatMulNBits"] == 2 * PRODUCTS
     session = onnxruntime.InferenceSession(path)
     ids = random_ids(config, 1, 12)
     whole = session.run(None, feed(session, ids, None))[0]
