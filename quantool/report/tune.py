@@ -62,7 +62,7 @@ def metric_words(found: MetricInfo) -> str:
     """A metric of both models with its interval."""
     return (
         f"{visible(found.name)} {number(found.float_value)} in float, {number(found.quantized_value)} quantized: "
-        f"drop {_drop(found)}, {found.rows} rows"
+        f"drop {drop_words(found)}, {found.rows} rows"
     )
 
 
@@ -75,7 +75,7 @@ def _cells(row: CandidateRow) -> tuple[str, ...]:
     if row.error is not None:
         return ("-", "-", "-", "-", "impossible")
     quality = decibel(row.sqnr_db) if row.metric is None else number(row.metric.quantized_value)
-    drop = "-" if row.metric is None else _drop(row.metric)
+    drop = "-" if row.metric is None else drop_words(row.metric)
     return (size(row.size_bytes), _speed(row), quality, drop, "meets" if row.meets else "misses")
 
 
@@ -85,7 +85,8 @@ def _speed(row: CandidateRow) -> str:
     return f"{row.latency.speedup:.2f} ({row.speed[0]:.2f} to {row.speed[1]:.2f})"
 
 
-def _drop(found: MetricInfo) -> str:
+def drop_words(found: MetricInfo) -> str:
+    """How much worse the quantized model is, with the interval."""
     if found.drop is None:
         return "-"
     interval = "" if found.interval is None else f" ({found.interval[0]:.4f} to {found.interval[1]:.4f})"

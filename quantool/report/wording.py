@@ -14,6 +14,16 @@ def visible(text: str) -> str:
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
+#: longer names lose their middle in tables
+_LONGEST = 160
+
+
+def shortened(name: str) -> str:
+    """A name on one line whose length a table can bear: both ends of a longer one."""
+    text = visible(name)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}...{text[-(_LONGEST // 2) :]}"
+
+
 def size(size_bytes: int | None) -> str:
     """A file size in decimal units, three digits: ``412 kB``."""
     if size_bytes is None:

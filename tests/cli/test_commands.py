@@ -16,6 +16,7 @@ from quantool.cli.app import COMMANDS
 from quantool.errors import DataError, GateError, NothingQuantizedError, QuantoolError, VerificationError
 from quantool.recipe import from_options
 from quantool.report.model import Report
+from quantool.report.read import read_report
 from quantool.report.write import RENDERERS
 from quantool.schema import Mode
 from quantool.version import __version__
@@ -405,7 +406,8 @@ def test_a_saved_report_is_rendered_in_every_form(suffix: str, capsys: pytest.Ca
     assert capsys.readouterr().out == f"wrote again{suffix}\n"
     text = Path(f"again{suffix}").read_text(encoding="utf-8")
     assert "Worth it" in text
-    assert (text == SAVED.read_text(encoding="utf-8")) == (suffix == ".json")
+    if suffix == ".json":  # keys that came since it was saved have their defaults
+        assert read_report(Path("again.json")) == read_report(SAVED)
     assert main(["report", str(SAVED), "-o", f"again{suffix}"]) == 2
     assert "--force" in capsys.readouterr().err
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -45,11 +47,15 @@ class Page(HTMLParser):
         if tag not in self._void:
             self._open.append(tag)
 
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes.extend(attrs)
+
     def handle_endtag(self, tag: str) -> None:
         assert self._open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if data.strip() and self._open[-1:] != ["style"]:
+        if data.strip() and self._open[-1:] not in (["style"], ["script"]):
             self.texts.append(" ".join(data.split()))
 
 
@@ -63,20 +69,30 @@ def screen(run: Report, *, terminal: bool = False, verbose: bool = False) -> str
 # --- HTML -----------------------------------------------------------------------------------------------
 
 
-def test_html_says_the_data_first_and_then_the_verdict() -> None:
+def test_html_says_the_verdict_first_and_then_the_data() -> None:
     texts = Page(html.render(report())).texts
     assert texts[0] == f"quantool quantize: {VERDICT}"
-    assert texts[1].startswith("Data: digits.calib.npz beside the model, 128 samples, verified on held-out samples")
-    assert texts[2] == VERDICT
+    assert texts[1:3] == ["quantool quantize · digits.onnx ·", "done, exit code 0"]
+    assert texts[3] == VERDICT
+    assert texts[4].startswith("Data: digits.calib.npz beside the model, 128 samples, verified on held-out samples")
 
 
-def test_html_needs_no_script_and_no_network() -> None:
-    page = Page(html.render(report(NASTY)))
-    assert {"script", "link", "img", "iframe", "object"}.isdisjoint(page.tags)
+def test_html_asks_for_nothing_and_its_policy_allows_its_own_script_alone() -> None:
+    text = html.render(report(NASTY))
+    page = Page(text)
+    assert {"link", "img", "iframe", "object"}.isdisjoint(page.tags)
+    assert page.tags.count("script") == 1
     assert {"src", "href"}.isdisjoint(name for name, _ in page.attributes)
     assert not [name for name, _ in page.attributes if name.startswith("on")]
-    assert "url(" not in html.render(report())
-    assert "@import" not in html.render(report())
+    assert "url(" not in text
+    assert "@import" not in text
+    policy = next(value for name, value in page.attributes if name == "content" and "default-src" in str(value))
+    script = text.split("<script>")[1].split("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy == (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; "
+        "form-action 'none'"
+    )
 
 
 def test_html_shows_figures_nodes_tensors_reasons_and_recipe() -> None:
@@ -85,10 +101,13 @@ def test_html_shows_figures_nodes_tensors_reasons_and_recipe() -> None:
         "2 of 3 nodes", "QLinearConv 12, QGemm 1", "34.2 dB", "digits/logits", "digits/x", "-3 to 3", "-3.1 to 3.4",
         "0.01 to 0.02 (2 values)", "softmax: Softmax amplifies small errors.", "if_1/then_branch", "--min-sqnr",
         "fails",
-        "What would change it: Ask for it with --include-op Softmax.", "exclude", "['digits/x']", "outlier", "1.23 ms",
-        "gate-failed, exit code 1", "over 99.9 %", "3 nodes of the model as given",
+        "What would change it: Ask for it with --include-op Softmax.", "outlier", "1.23 ms",
+        "gate-failed, exit code 1", "over 99.9 %", "3 nodes of the model as given", "mse", "+2.5 dB",
+        "--exclude digits/conv", "41.0 dB", "29.5 dB", "A Processor, 2 CPUs, threads chosen by the runtime",
+        "quantool 0.1.0, onnx 1.0, Python 3.11.7", "quantool quantize 'digits.onnx' --report r.html", "ab" * 32,
     ):  # fmt: skip
         assert expected in texts, expected
+    assert any('exclude = ["digits/x"]' in text for text in texts)
 
 
 def test_html_has_one_heading_per_section_under_one_title() -> None:
@@ -111,10 +130,47 @@ def test_html_of_a_refusal_names_the_error() -> None:
     assert "fix: Give one." in texts
 
 
+def widths(page: Page) -> list[str | None]:
+    """The lengths of the bars."""
+    return [value for name, value in page.attributes if name == "style"]
+
+
 def test_bars_are_relative_to_the_longest_of_their_kind() -> None:
     page = Page(html.render(replace(report(), latency=LatencyInfo(float_ms=1.0, quantized_ms=2.0, speedup=0.5))))
-    widths = [value for name, value in page.attributes if name == "style"]
-    assert widths == [f"width: {w}%" for w in ("100.00", "26.73", "50.00", "100.00", "66.67", "99.99", "100.00")]
+    lengths = ("100.00", "26.73", "50.00", "100.00", "57.00", "50.17", "99.80", "66.67", "99.99", "100.00")
+    assert widths(page) == [f"width: {length}%" for length in lengths]
+
+
+@pytest.mark.parametrize(
+    ("speedup", "interval", "words"),
+    [
+        (2.0, None, "2.00x faster"), (0.5, (0.4, 0.6), "2.00x slower"), (1.1, (0.9, 1.3), "no significant difference"),
+    ],
+)  # fmt: skip
+def test_the_tile_of_time_claims_no_more_than_its_interval(
+    speedup: float, interval: tuple[float, float] | None, words: str
+) -> None:
+    found = LatencyInfo(float_ms=1.0, quantized_ms=2.0, speedup=speedup, interval=interval, rounds=50)
+    assert words in Page(html.render(replace(report(), latency=found))).texts
+
+
+def test_a_long_table_is_folded_behind_its_worst_rows_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = report().tensors[0]
+    rows = tuple(replace(row, name=f"t{i}", sqnr_db=10.0 + i) for i in range(100))
+    texts = Page(html.render(replace(report(), tensors=rows))).texts
+    assert "All 100 quantized tensors" in texts
+    assert "The 20 whose rounding loses most" in texts
+    assert texts.count("t0") == 2
+    assert texts.count("t99") == 1
+    monkeypatch.setattr(html, "MOST_ROWS", 70)
+    texts = Page(html.render(replace(report(), tensors=rows))).texts
+    assert "30 more are left out here: see the JSON report" in texts
+    assert "t99" not in texts
+
+
+def test_long_names_lose_their_middle() -> None:
+    texts = Page(html.render(report("n" * 3000))).texts
+    assert max(len(text) for text in texts if text.endswith("/conv") and text.startswith("n")) < 200
 
 
 # --- Markdown -------------------------------------------------------------------------------------------
@@ -134,9 +190,54 @@ def test_markdown_groups_kept_nodes_and_names_errors() -> None:
     assert "| --min-sqnr | 40 | 34.2 | fails |" in text
 
 
+def outside_fences(text: str) -> list[str]:
+    """The lines of Markdown that are not shown as they stand."""
+    lines, fence = [], ""
+    for line in text.splitlines():
+        if fence:
+            fence = "" if line == fence else fence
+        elif line.startswith("```"):
+            fence = line
+        else:
+            lines.append(line)
+    assert fence == ""
+    return lines
+
+
+def test_markdown_of_any_run_fits_into_a_pull_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = replace(
+        report("|" * 500),
+        warnings=report("x" * 5000).warnings * 999,
+        tensors=report().tensors * 999,
+        nodes=tuple(
+            NodeRow(
+                name="n" * 900, op_type="X", scope="", decision="kept", reason=Reason(code=f"c{i}", text="t", fix="f")
+            )
+            for i in range(200)
+        ),
+    )
+    text = markdown.render(many)
+    assert len(text.encode()) < 65_536
+    assert "and 969 more" in text
+    monkeypatch.setattr(markdown, "MOST_BYTES", 5000)
+    text = markdown.render(many)
+    assert len(text.encode()) < 5100
+    assert text.endswith("The rest is left out here: see the JSON or HTML report.\n")
+
+
+def test_markdown_holds_the_detail() -> None:
+    text = markdown.render(report())
+    for expected in (
+        "### Where the loss starts", "| 2 | digits/softmax | Softmax | float | 41.0 dB | 29.5 dB |",
+        "| digits/conv | Conv | +2.5 dB | 2 % | --exclude digits/conv |", "| digits/x | uint8 | -3 to 3 |",
+        "### Recipe\n\n```\nmode = \"static\"", "| system | Linux 6.1, x86\\_64 |",
+    ):  # fmt: skip
+        assert expected in text, expected
+
+
 @given(st.text())
 def test_no_name_breaks_out_of_a_markdown_cell(name: str) -> None:
-    plain_lines, lines = (markdown.render(report(n)).splitlines() for n in ("digits", name))
+    plain_lines, lines = (outside_fences(markdown.render(report(n))) for n in ("digits", name))
     bars = [len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in lines]
     assert bars == [line.count("|") for line in plain_lines]
     assert not re.search(r"(?<!\\)(?:\\\\)*<", "".join(lines))
