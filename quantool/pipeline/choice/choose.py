@@ -72,7 +72,7 @@ def choose(
     blind = not samples.judging or not samples.held_out
     if blind or recipe.effort is Effort.FAST or too_large or not first.plan.activations:
         return first, (), maker.notes
-    judge = Judge(source, samples.judging, threads=recipe.threads or 0)
+    judge = Judge(source, samples.judging, recipe)
     scores = {first.label: judge.score(first.source, first.plan, first.parameters)}
     best = first
     for proposal in maker.proposals(first):

@@ -72,15 +72,18 @@ class Keeper:
         noise = Noise(candidate.source, candidate.plan, candidate.parameters, groups, feeds, runs=runs - 1)
         alone = list(likely_culprits(candidate.source.facts, groups))[: noise.trials // 2]
         shares = largest_shares(noise, len(groups), alone=alone, least=LEAST_SHARE)
-        return self.without_worst(candidate, groups, {s[0]: share for s, share in shares.items() if len(s) == 1})
+        return self.without_worst(candidate, groups, shares)
 
     def without_worst(
-        self, candidate: Candidate, groups: Sequence[FusionGroup], shares: Mapping[int, float]
+        self, candidate: Candidate, groups: Sequence[FusionGroup], shares: Mapping[tuple[int, ...], float]
     ) -> Candidate:
-        """The candidate, or what is better with groups in float. shares: the noise of groups alone."""
-        least = LEAST_SHARE * 10 ** (-self.scores[candidate.label] / 10)
-        found = [number for number, share in shares.items() if share >= least]
-        worst = sorted(found, key=lambda number: (-shares[number], number))[:MOST_GROUPS]
+        """The candidate, or what is better with groups in float. shares: the noise of sets of groups, all in one set.
+
+        A lost task lowers the score and not the noise, which is then what the sets add up to.
+        """
+        least = LEAST_SHARE * min(10 ** (-self.scores[candidate.label] / 10), sum(shares.values()))
+        alone = {members[0]: share for members, share in shares.items() if len(members) == 1 and share >= least}
+        worst = sorted(alone, key=lambda number: (-alone[number], number))[:MOST_GROUPS]
         readers = {node for number in worst for node in groups[number].readers}
         reading = [number for number, group in enumerate(groups) if not readers.isdisjoint(group.nodes)]
         free = (number for number in (*worst, *reading[:MOST_GROUPS]) if self.fixed.isdisjoint(groups[number].nodes))

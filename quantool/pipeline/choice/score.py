@@ -4,22 +4,26 @@ It is the mean over samples of the worst output, so that a sample or an output t
 that are fine. An output behind a Softmax or Sigmoid is scored in front of it, where saturation hides nothing; what a
 Softmax does not see, the mean of its scores, is taken out, so that small margins on a large offset count. A channel
 that is lost while the whole still reads well counts too: that is how a detector loses its scores beside boxes a
-thousand times as large.
+thousand times as large. With a metric of the user's, a model that is worse in it beyond doubt scores TASK_LOST_DB
+less, so that one that keeps the task is preferred to a cleaner one that does not.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from quantool import graph
+from quantool.data import labels_of
 from quantool.graph.outputs import with_outputs
+from quantool.metrics import Paired, Sample, find
 from quantool.ops import Role, op_of
 from quantool.pipeline.build import loadable, quantized_graph
 from quantool.pipeline.source import FloatModel
+from quantool.recipe import Recipe
 from quantool.runtime import tap
 from quantool.schema import AnyArray, Feed, GraphFacts, NodeFact, Parameters, Plan
 from quantool.verify import Comparator
@@ -27,6 +31,8 @@ from quantool.verify.verdict import LOST_GAP_DB
 
 #: shares of noise beyond these say only "equal" and "ruined"
 SHARE_LIMITS = (1e-10, 1e2)
+#: what a model scores less that is worse in the user's metric, however clean its outputs are beyond CLEAN_DB
+TASK_LOST_DB, CLEAN_DB = 20.0, 40.0
 _SATURATING = frozenset({"Softmax", "LogSoftmax", "Sigmoid"})
 
 
@@ -77,11 +83,14 @@ class Scored:
 class Judge:
     """Scores quantized models against the float model's tensors, which are computed once."""
 
-    def __init__(self, source: FloatModel, feeds: Sequence[Feed], *, threads: int) -> None:
+    def __init__(self, source: FloatModel, feeds: Sequence[Feed], recipe: Recipe) -> None:
         self.feeds = feeds
-        self._threads = threads
+        self._threads = recipe.threads or 0
+        self._metric = None if recipe.metric is None else find(recipe.metric)
         self._scored = Scored.of(source.facts)
-        stream = tap(source.normalized, feeds, groups=[list(self._scored.readers)], with_outputs=with_outputs)
+        self._outputs = () if self._metric is None else source.facts.outputs
+        points = list(dict.fromkeys((*self._scored.readers, *self._outputs)))
+        stream = tap(source.normalized, feeds, groups=[points], with_outputs=with_outputs)
         self._reference = [arrays for _, arrays in stream]
 
     def score(self, source: FloatModel, plan: Plan, parameters: Parameters) -> float:
@@ -90,9 +99,26 @@ class Judge:
         read = counterparts(model, {reader: tensor for tensor, reader in self._scored.readers.items() if reader})
         names = {tensor: read.get(reader, tensor) for tensor, reader in self._scored.readers.items()}
         written = loadable(model, threads=self._threads, thrift=source.normalized.thrift)
-        stream = tap(written, self.feeds, groups=[list(dict.fromkeys(names.values()))], with_outputs=with_outputs)
-        found = ({tensor: arrays[name] for tensor, name in names.items()} for _, arrays in stream)
-        return self._scored.score(self._reference, found)
+        points = list(dict.fromkeys((*names.values(), *self._outputs)))
+        found = [arrays for _, arrays in tap(written, self.feeds, groups=[points], with_outputs=with_outputs)]
+        scored = self._scored.score(
+            self._reference, ({tensor: arrays[name] for tensor, name in names.items()} for arrays in found)
+        )
+        return min(scored, CLEAN_DB) - TASK_LOST_DB if self._loses_task(found) else scored
+
+    def _loses_task(self, found: Sequence[Mapping[str, AnyArray]]) -> bool:
+        """Whether the samples tell that a quantized model is worse in the user's metric."""
+        if self._metric is None:
+            return False
+        paired = Paired(self._metric)
+        for feed, exact, other in zip(self.feeds, self._reference, found, strict=True):
+            if self._metric.needs_labels and not labels_of(feed):
+                continue
+            reference = {name: exact[name] for name in self._outputs}
+            sample = Sample(feed=feed, labels=labels_of(feed), outputs=reference, reference=reference)
+            paired.add(sample, replace(sample, outputs={name: other[name] for name in self._outputs}))
+        measured = paired.result()
+        return measured is not None and measured.resolved and (measured.drop or 0.0) > 0.0
 
 
 def scored_tensors(facts: GraphFacts) -> Mapping[str, str]:

@@ -65,7 +65,7 @@ def choose_weights(
     notes = tuple(_without_effect(ruling, first))
     if recipe.effort is Effort.FAST or first.plan.reference or not judging or not first.parameters.weights:
         return first, (), notes
-    judge = Judge(source, judging, threads=recipe.threads or 0)
+    judge = Judge(source, judging, recipe)
     scores = {first.label: judge.score(first.source, first.plan, first.parameters)}
     best = first
     for proposal in maker.proposals(first, everything=recipe.effort is Effort.MAX):

@@ -80,7 +80,7 @@ def _measured(job: Job, source: FloatModel, evidence: Calibrated | None, draft: 
             where="the model",
             fix="Choose --activations of 8 or 16 bits, or measure a part of the model.",
         )
-    judge = Judge(source, evidence.judges.judging, threads=job.recipe.threads or 0)
+    judge = Judge(source, evidence.judges.judging, job.recipe)
     scores = {candidate.label: judge.score(candidate.source, candidate.plan, candidate.parameters)}
     keeper = Keeper(judge=judge, remade=in_float, scores=scores)
     return _ranked(job, candidate, keeper, draft)
@@ -92,7 +92,7 @@ def _ranked(job: Job, candidate: Candidate, keeper: Keeper, draft: Draft) -> Sen
     noise = Noise(source, plan, candidate.parameters, groups, keeper.judge.feeds, runs=None)
     each = watched(range(len(groups)), "measuring", progress=job.request.progress, total=len(groups), unit="groups")
     shares = {number: noise.share((number,)) for number in each}
-    best = keeper.without_worst(candidate, groups, shares)
+    best = keeper.without_worst(candidate, groups, {(number,): share for number, share in shares.items()})
     kept = {name for name, d in best.plan.decisions.items() if d.reason is not None and d.reason.code == "too-lossy"}
     macs, whole = work_of(source, groups, keeper.judge.feeds[0]).macs, sum(shares.values())
     assert draft.model is not None
