@@ -34,7 +34,7 @@ def over_blocks(
 
     weight: float[*W]; axis None: one block, block_size 0: one for each entry of the axis, else blocks along it, the
     last one maybe shorter. importance: float, broadcast to W, how much an error counts. Memory: one slab beside the
-    result. Returns float32[*S] and int32[*S].
+    result. The scale of a block with NaN or infinity is not finite. Returns float32[*S] and int32[*S].
     """
     weights = None if importance is None else np.broadcast_to(importance, weight.shape)
     shape: tuple[int, ...] = (1, 1)
@@ -46,10 +46,12 @@ def over_blocks(
     else:
         pieces, shape, final = _channels(weight, weights, axis % weight.ndim)
     scale, zero_point = np.empty(shape, np.float32), np.empty(shape, np.int32)
-    for place, values, counts in pieces:
-        found = search(values, counts)
-        target = scale[place].shape
-        scale[place], zero_point[place] = (part.reshape(target) for part in found)
+    # What is not finite gets a scale that is not, which the caller refuses.
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        for place, values, counts in pieces:
+            found = search(values, counts)
+            target = scale[place].shape
+            scale[place], zero_point[place] = (part.reshape(target) for part in found)
     if not zero_point.any():
         # Zeros of a large weight need no memory.
         zero_point = np.broadcast_to(np.zeros((), np.int32), zero_point.shape)

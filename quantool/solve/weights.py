@@ -33,7 +33,8 @@ SCALES = 1 << 16
 
 Load = Callable[[str], AnyArray]
 Bounds = tuple[FloatArray, FloatArray]
-#: (weight, spec) -> scale and zero point in the shape of the spec's granularity; None where rounding to nearest will do
+#: (weight, spec) -> scale and zero point in the shape of the granularity, None where rounding to nearest will do;
+#: the scale of a block that holds NaN or infinity is not finite either
 ScaleRule = Callable[[AnyArray, WeightSpec], tuple[FloatArray, IntArray] | None]
 BoolArray = NDArray[np.bool_]
 
@@ -55,10 +56,14 @@ def solve_weight(
     Raises ModelError where the weight or the bias holds NaN or infinity.
     """
     weight = load(spec.tensor)
-    bounds = extrema(weight, axis=spec.axis, block_size=spec.block_size)
-    _refuse_nonfinite(bounds, spec.tensor)
-    found = None if search is None else search(weight, spec)
-    scale, zero_point = weight_scales(bounds, spec) if found is None else found
+    found, bounds = None if search is None else search(weight, spec), None
+    if found is None:
+        bounds = extrema(weight, axis=spec.axis, block_size=spec.block_size)
+        _refuse_nonfinite(bounds, spec.tensor)
+        scale, zero_point = weight_scales(bounds, spec)
+    else:
+        scale, zero_point = found
+        _refuse_nonfinite((scale, scale), spec.tensor)
     if fitted is not None and spec.index == 1:
         scale = fitted
     scale = stored_scale(scale, spec.scale_type)
@@ -73,6 +78,7 @@ def solve_weight(
             if spec.own_bias_scale:
                 bias_scale = own_bias_scale(bias_values)
             else:
+                assert bounds is not None, "only weights whose biases stay float are searched"
                 empty = np.asarray((bounds[0] == 0) & (bounds[1] == 0))
                 scale = _raised(scale, bias_values, float(input_scale), empty=empty)
                 bias_scale = np.multiply(input_scale, scale, dtype=np.float32)

@@ -248,3 +248,18 @@ def test_what_takes_factors_up(body: str, expected: set[tuple[str, int]]) -> Non
 )
 def test_what_cannot_take_them_up(body: str) -> None:
     assert places(body) is None
+
+
+# --- weights that cannot be quantized -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    ("weights", "effort"), [("int4", "fast"), ("uint4", "balanced"), ("int4", "max"), ("int8", "fast")]
+)
+def test_weights_that_are_not_finite_are_refused(bad: float, weights: str, effort: str) -> None:
+    weight = normal(64, 48)
+    weight[40, 3] = bad
+    proto = model("(float[N,64] x) => (float[N,48] y) { y = MatMul(x, w) }", {"w": weight})
+    with pytest.raises(quantool.ModelError, match="NaN or infinity"):
+        quantized(proto, None, weights=weights, effort=effort, verify=False)

@@ -91,7 +91,8 @@ class Weigher:
         for layer, gram, own in self._with_data(source, plan, method, grams):
             params = _fitted_params(layer, source.constant(layer.spec.tensor), gram, own, scales)
             fitted[layer.spec.node, layer.spec.index] = (params.scale, params.zero_point)
-            if own.second_order and (codes := _second_order(layer, source, params, gram)) is not None:
+            finite = np.isfinite(params.scale).all()
+            if own.second_order and finite and (codes := _second_order(layer, source, params, gram)) is not None:
                 roundings[layer.spec.node] = Rounding(codes=codes, scale=None)
 
         def search(weight: AnyArray, spec: WeightSpec) -> _Scales | None:
