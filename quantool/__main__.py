@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from quantool.version import __version__
@@ -13,6 +14,9 @@ def main(arguments: list[str] | None = None) -> int:
     if words[:1] == ["--version"]:
         sys.stdout.write(f"quantool {__version__}\n")
         return 0
+    # NumPy's algebra on several threads waits in busy loops, and its sums depend on how many there are. Not so a run's
+    # results and its CPU time; ONNX Runtime has threads of its own.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         from quantool.cli.app import run
 

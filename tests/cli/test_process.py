@@ -68,3 +68,13 @@ def test_start_up_takes_little_more_than_typer_and_bare_python() -> None:
     assert best["help"] <= 2.5 * best["typer"]
     assert best["version"] <= 1.5 * best["typer"]
     assert best["import"] <= 1.5 * best["python"]
+
+
+@pytest.mark.parametrize(("given", "found"), [({}, "1"), ({"OPENBLAS_NUM_THREADS": "3"}, "3")])
+def test_algebra_runs_on_one_thread_unless_asked_otherwise(given: dict[str, str], found: str) -> None:
+    code = "import os; from quantool.__main__ import main; main(['--help']); print(os.environ['OPENBLAS_NUM_THREADS'])"
+    environment = {key: value for key, value in os.environ.items() if key != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**environment, **given}
+    )
+    assert done.stdout.splitlines()[-1] == found
