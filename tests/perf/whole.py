@@ -2,9 +2,9 @@
 
 Run by hand: ``python -m tests.perf.whole [MODEL ...] [--samples 128] [--rounds 2] [-o table.md]``; real models need
 what ``bash .ci/real-setup.sh`` installs. Each side is a process of its own that reads the same model and the same
-folder of samples and writes its result. CPU time is user and system time of that process with all of its threads, peak memory
-its largest resident set; of several rounds the least counts, the sides in turn. Compiled modules are kept, as an
-installation keeps them, so the first round of the first model pays for compiling and is run once more.
+folder of samples and writes its result. CPU time is user and system time of that process with all of its threads, peak
+memory its largest resident set; of several rounds the least counts, the sides in turn. Compiled modules are kept, as an
+installation keeps them, so one model is run once before anything is measured.
 
 This file imports nothing heavy: a child's largest resident set begins with that of the process that started it.
 """
