@@ -385,9 +385,9 @@ class Latency:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the pairs agree on which side is faster: the middle half of them, and the interval of the median."""
-        known = (ends for ends in (self.quartiles, self.interval) if ends is not None)
-        return all((low > 1) == (high > 1) for low, high in known)
+        """Whether the pairs tell which side is faster: by the median's interval, else by the middle half of them."""
+        ends = self.interval or self.quartiles
+        return ends is None or (ends[0] > 1) == (ends[1] > 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from quantool.report.detail import Histogram, LayerRow
@@ -18,6 +18,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 12, 14, 26
 #: what the plot shows at least, in dB, and what counts as exact where it ends
 LEAST_TOP_DB: Final = 60.0
 _STEP_DB: Final = 10.0
+#: what a layer's number takes
+LABEL_WIDTH: Final = 34.0
 #: with more layers than this, only the line and the marked ones are drawn
 MOST_DOTS: Final = 600
 
@@ -52,13 +54,14 @@ def columns(found: Histogram, chosen: tuple[float, float] | None) -> Columns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dot:
-    """One layer. number: its place in the graph, from 1; marked: most is lost here."""
+    """One layer. number: its place in the graph, from 1; marked: most is lost here; labelled: its number has room."""
 
     x: float
     y: float
     row: LayerRow
     number: int
     marked: bool
+    labelled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +92,7 @@ def layer_plot(rows: Sequence[LayerRow], marked: Sequence[LayerRow]) -> Plot:
         Dot(x=x_of(i), y=y_of(_level(row, top, bottom)), row=row, number=i + 1, marked=row.tensor in marks)
         for i, row in enumerate(rows)
     ]
+    dots = list(_labelled(dots))
     step = _round_step(len(rows))
     return Plot(
         path="M" + "L".join(f"{dot.x} {dot.y}" for dot in dots),
@@ -96,6 +100,17 @@ def layer_plot(rows: Sequence[LayerRow], marked: Sequence[LayerRow]) -> Plot:
         lines=tuple((y_of(db), int(db)) for db in _grid(bottom, top)),
         ticks=tuple((x_of(i - 1), i) for i in range(step, len(rows) + 1, step)),
     )
+
+
+def _labelled(dots: Sequence[Dot]) -> Iterator[Dot]:
+    """The dots, those marked with their number where it does not cover that of one before."""
+    last = -LABEL_WIDTH
+    for dot in dots:
+        if dot.marked and dot.x - last >= LABEL_WIDTH:
+            last = dot.x
+            yield replace(dot, labelled=True)
+        else:
+            yield dot
 
 
 def _level(row: LayerRow, top: float, bottom: float) -> float:

@@ -54,10 +54,10 @@ class LayersInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixRow:
-    """What leaving nodes in float would gain, and cost: measured by rounding them alone.
+    """What leaving nodes in float would gain, and cost: measured by rounding all but them.
 
-    gain_db: of SQNR at the outputs, as far as the errors of operators add up; macs_share: of the multiply-adds, that
-    would be in float again.
+    gain_db: of noise at the outputs, before a last Softmax or Sigmoid, on a few samples; macs_share: of the
+    multiply-adds, that would be in float again.
     """
 
     nodes: tuple[str, ...]

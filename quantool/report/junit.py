@@ -7,6 +7,7 @@ from xml.etree import ElementTree as ET
 from quantool.recipe import option_flag
 from quantool.report.changes import changes_of, sentence, title
 from quantool.report.model import Gate, Report, Status
+from quantool.report.repeat import origin
 from quantool.report.summary import data_line, facts, headline
 from quantool.report.wording import UNKNOWN, number, visible
 
@@ -20,13 +21,14 @@ def render(report: Report) -> str:
     root = ET.Element("testsuites", {"name": "quantool", **totals})
     suite = ET.SubElement(root, "testsuite", {"name": f"quantool {report.command}", **totals})
     properties = ET.SubElement(suite, "properties")
-    for fact in facts(report):
+    for fact in (*facts(report), *origin(report)):
         ET.SubElement(properties, "property", {"name": fact.label, "value": fact.value})
     run = ET.SubElement(suite, "testcase", {"classname": "quantool", "name": report.command})
     for error in errors:
         shown = ET.SubElement(run, "error", {"type": visible(error.code), "message": visible(error.what)})
         shown.text = f"where: {visible(error.where)}\nfix: {visible(error.fix)}"
-    ET.SubElement(run, "system-out").text = "\n".join(filter(None, (data_line(report), headline(report))))
+    told = (data_line(report), headline(report), *(f"warning: {visible(note.what)}" for note in report.warnings))
+    ET.SubElement(run, "system-out").text = "\n".join(filter(None, told))
     for gate in report.gates:
         _gate(suite, gate)
     for change in changes:

@@ -91,7 +91,7 @@ def facts(report: Report) -> tuple[Fact, ...]:
 
 
 def kept_groups(report: Report) -> tuple[KeptGroup, ...]:
-    """The nodes kept in float, grouped by reason code, the largest group first."""
+    """The nodes kept in float, grouped by reason code, the largest group first; what was folded away comes last."""
     found: dict[str, list[NodeRow]] = {}
     for node in report.nodes:
         if node.decision == "kept" and node.reason is not None and not node.into:
@@ -101,7 +101,7 @@ def kept_groups(report: Report) -> tuple[KeptGroup, ...]:
         for code, nodes in found.items()
         if (first := nodes[0].reason) is not None
     ]
-    return tuple(sorted(groups, key=lambda group: (-len(group.nodes), group.code)))
+    return tuple(sorted(groups, key=lambda group: (group.code == "folded", -len(group.nodes), group.code)))
 
 
 def output_rows(report: Report) -> tuple[tuple[str, ...], ...]:

@@ -11,6 +11,7 @@ from quantool.report.summary import size_ratio
 from quantool.report.tune import drop_words
 from quantool.report.wording import decibel, number, percent, plural, size, visible
 from quantool.schema import OutputComparison
+from quantool.verify.verdict import EVEN
 
 #: where a bar of SQNR is full, in dB
 FULL_DB: Final = 60.0
@@ -65,11 +66,12 @@ def _speed(found: LatencyInfo | None) -> Tile | None:
     if found is None:
         return None
     figure = f"{found.speedup:.2f}x faster" if found.speedup >= 1 else f"{1 / found.speedup:.2f}x slower"
+    figure = "as fast as float" if abs(found.speedup - 1) <= EVEN else figure
     note = "median of interleaved runs"
     if found.interval is not None:
         low, high = found.interval
         note = f"95 %: {low:.2f}x to {high:.2f}x, {found.rounds} paired runs"
-        figure = "no significant difference" if low <= 1 <= high else figure
+        figure = "no significant difference" if low <= 1 < high else figure
     slow = max(found.float_ms, found.quantized_ms)
     bars = (
         Bar(label="float", value=f"{number(found.float_ms)} ms", length=found.float_ms / slow, before=True),

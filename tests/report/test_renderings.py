@@ -145,6 +145,7 @@ def test_bars_are_relative_to_the_longest_of_their_kind() -> None:
     ("speedup", "interval", "words"),
     [
         (2.0, None, "2.00x faster"), (0.5, (0.4, 0.6), "2.00x slower"), (1.1, (0.9, 1.3), "no significant difference"),
+        (0.98, (0.97, 0.99), "as fast as float"), (1.02, None, "as fast as float"),
     ],
 )  # fmt: skip
 def test_the_tile_of_time_claims_no_more_than_its_interval(

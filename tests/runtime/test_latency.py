@@ -65,6 +65,8 @@ def test_pairs_that_agree_are_clear_and_pairs_that_do_not_are_not() -> None:
     assert measured.quartiles[0] <= measured.quartiles[1]
     assert Latency(float_ms=1.0, quantized_ms=1.2, quartiles=(0.7, 0.9)).is_clear
     assert not Latency(float_ms=1.0, quantized_ms=1.2, quartiles=(0.7, 1.4)).is_clear
+    assert Latency(float_ms=1.0, quantized_ms=1.2, quartiles=(0.7, 1.4), interval=(0.8, 0.9)).is_clear
+    assert not Latency(float_ms=1.0, quantized_ms=1.2, quartiles=(0.7, 0.9), interval=(0.8, 1.1)).is_clear
 
 
 def test_the_interval_of_a_median_holds_it_as_often_as_it_says() -> None:

@@ -1,4 +1,4 @@
-"""What leaving operators in float would gain, as far as their errors add up, measured in a few runs."""
+"""What leaving operators in float would gain, measured in a few runs with their rounding switched off."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quantool.errors import QuantoolError
 from quantool.pipeline.choice.decide import Decided
 from quantool.pipeline.choice.keep import likely_culprits
 from quantool.pipeline.choice.noise import Noise, is_measurable, largest_shares
-from quantool.pipeline.choice.units import fusion_groups
+from quantool.pipeline.choice.units import FusionGroup, fusion_groups
 from quantool.pipeline.choice.work import work_of
 from quantool.report.detail import FixRow
 from quantool.schema import Feed
@@ -22,8 +22,6 @@ LEAST_GAIN_DB: Final = 0.5
 MOST_FIXES: Final = 8
 #: a group with less of the noise is not looked for
 _LEAST_SHARE: Final = 0.1
-#: what is left of the noise where one group seems to make more than all: errors do not add up exactly
-_LEAST_LEFT: Final = 0.01
 
 
 def cheapest_fixes(made: Decided, feeds: Sequence[Feed], *, runs: int, memory: int | None) -> tuple[FixRow, ...]:
@@ -36,29 +34,33 @@ def cheapest_fixes(made: Decided, feeds: Sequence[Feed], *, runs: int, memory: i
         return ()
     groups = fusion_groups(source.facts, plan)
     try:
-        noise = Noise(source, plan, made.parameters, groups, feeds, runs=min(runs, MOST_RUNS) - 1)
-        whole = noise.share(range(len(groups)))
-        alone = list(likely_culprits(source.facts, groups))[: noise.trials // 2]
-        found = largest_shares(noise, len(groups), alone=alone, least=_LEAST_SHARE)
+        gains = _gains(made, groups, feeds, runs=min(runs, MOST_RUNS))
+        macs = work_of(source, groups, feeds[0]).macs
     except QuantoolError:  # a form that does not load has no fixes to offer
         return ()
-    shares = {members[0]: share for members, share in found.items() if len(members) == 1}
-    macs = work_of(source, groups, feeds[0]).macs
     rows = [
         FixRow(
             nodes=groups[number].nodes,
             operators=tuple(source.facts.by_name[node].op_type for node in groups[number].nodes),
-            gain_db=_gain_db(share, whole),
+            gain_db=gain_db,
             macs_share=macs[number],
         )
-        for number, share in shares.items()
+        for number, gain_db in gains.items()
     ]
-    worthwhile = sorted((row for row in rows if row.gain_db >= LEAST_GAIN_DB), key=_dearness)
-    return tuple(worthwhile[:MOST_FIXES])
+    return tuple(sorted((row for row in rows if row.gain_db >= LEAST_GAIN_DB), key=_dearness))
 
 
-def _gain_db(share: float, whole: float) -> float:
-    return 10.0 * math.log10(whole / max(whole - share, _LEAST_LEFT * whole))
+def _gains(made: Decided, groups: Sequence[FusionGroup], feeds: Sequence[Feed], *, runs: int) -> dict[int, float]:
+    """Decibels gained without the rounding of one group, for those that make most noise alone."""
+    facts = made.source.facts
+    noise = Noise(made.source, made.plan, made.parameters, groups, feeds, runs=runs - 1)
+    alone = list(likely_culprits(facts, groups))[: noise.trials // 2]
+    shares = largest_shares(noise, len(groups), alone=alone, least=_LEAST_SHARE)
+    single = {members[0]: share for members, share in shares.items() if len(members) == 1}
+    worst = sorted(single, key=lambda number: (-single[number], number))[:MOST_FIXES]
+    every = frozenset(range(len(groups)))
+    whole = noise.share(every)
+    return {number: 10.0 * math.log10(whole / noise.share(every - {number})) for number in worst}
 
 
 def _dearness(row: FixRow) -> tuple[float, str]:
