@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 axe=4.14.1
 missing=()
-command -v chromium >/dev/null || missing+=(chromium)
+{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null || missing+=(chromium)
 command -v npm >/dev/null || missing+=(npm)
 [ -e /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf ] || missing+=(fonts-dejavu-core)
 if [ "${#missing[@]}" -gt 0 ]; then

@@ -70,7 +70,7 @@ def _speed(found: LatencyInfo | None) -> Tile | None:
     note = "median of interleaved runs"
     if found.interval is not None:
         low, high = found.interval
-        note = f"95 %: {low:.2f}x to {high:.2f}x, {found.rounds} paired runs"
+        note = f"95 %: {low:.2f}x to {high:.2f}x, {found.rounds} pairs"
         figure = "no significant difference" if low <= 1 < high else figure
     slow = max(found.float_ms, found.quantized_ms)
     bars = (
