@@ -11,6 +11,7 @@ from quantool.graph.macs import macs
 from quantool.graph.model import Model, Source
 from quantool.graph.prepare import prepare
 from quantool.graph.serialize import deserialize, serialize
+from quantool.graph.structure import given_bytes, is_outlined
 
 __all__ = [
     "Loaded",
@@ -23,8 +24,10 @@ __all__ = [
     "decode_tensor",
     "deserialize",
     "facts",
+    "given_bytes",
     "graph_identity",
     "input_specs",
+    "is_outlined",
     "macs",
     "model_identity",
     "prepare",

@@ -28,6 +28,11 @@ class ExternalFiles:
     files: Mapping[str, Path]
     size_bytes: int
 
+    def beside(self, model: Path | None) -> int:
+        """The bytes of the files without that of the model, which holds weights itself where it is large."""
+        own = None if model is None else model.resolve()
+        return self.size_bytes - (own.stat().st_size if own is not None and own in self.files.values() else 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:

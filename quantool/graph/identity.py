@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def model_identity(loaded: Loaded) -> str:
     """The hash of a model's file; with external data, of that and the content of its files."""
-    if loaded.external is None:
+    if loaded.external is None or not loaded.external.beside(loaded.source.path):
         return loaded.source.sha256
     return hashlib.sha256(f"{loaded.source.sha256}\n{_content(loaded.external)}".encode()).hexdigest()
 

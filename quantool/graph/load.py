@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from quantool.errors import ModelError
 from quantool.graph.external import ExternalFiles, locate
 from quantool.graph.model import Source
+from quantool.graph.outline import outline
 from quantool.graph.protos import DEFAULT_DOMAINS, graphs, nbytes, nodes, tensors
 from quantool.graph.structure import copy_for_checker
 from quantool.graph.wellformed import check, node_title
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
     import onnx
 
     from quantool.schema import AnyArray
+
+
+#: a file from this size on is read without the weights in it
+OUTLINED_FROM: Final = 512 * 1000 * 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +49,8 @@ def read(source: str | Path | onnx.ModelProto) -> Loaded:
     """
     if isinstance(source, str | Path):
         path = Path(source)
-        data = _read_bytes(path)
-        proto, where = _parse(data, path), str(path)
-        digest, size = hashlib.sha256(data).hexdigest(), len(data)
-        del data
+        proto, digest, size = _read_file(path)
+        where = str(path)
     else:
         path, proto, where = None, source, "the model"
         digest, size = _digest(proto)
@@ -61,7 +65,7 @@ def read(source: str | Path | onnx.ModelProto) -> Loaded:
             folder=path and (external.folder if external else path.parent),
             sha256=digest,
             opset=opset_of(proto),
-            size_bytes=size + (external.size_bytes if external else 0),
+            size_bytes=size + (external.beside(path) if external else 0),
         ),
         external=external,
         checker_error=checker_error(copy_for_checker(proto)),
@@ -127,6 +131,16 @@ _QUANTIZED = frozenset(
 
 def _is_quantized(op_type: str) -> bool:
     return op_type in _QUANTIZED or op_type.startswith(("QLinear", "QOrdered"))
+
+
+def _read_file(path: Path) -> tuple[onnx.ModelProto, str, int]:
+    """The model in a file, the file's hash and its size; large weights of a large file stay in it."""
+    if path.is_file() and path.stat().st_size >= OUTLINED_FROM:
+        with contextlib.suppress(ValueError), path.open("rb") as file:
+            proto = _parse(outline(path), path)
+            return proto, hashlib.file_digest(file, "sha256").hexdigest(), path.stat().st_size
+    data = _read_bytes(path)
+    return _parse(data, path), hashlib.sha256(data).hexdigest(), len(data)
 
 
 def _read_bytes(path: Path) -> bytes:

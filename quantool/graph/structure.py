@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import onnx
 
     from quantool.graph.external import ExternalFiles
+    from quantool.graph.load import Loaded
 
 # Shapes, axes and the like stay in the structure, because inference and conversion read their values.
 SMALL_BYTES = 4096
@@ -38,6 +39,24 @@ def copy_without_weights(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[
         else:
             target.CopyFrom(tensor)
     return copy, weights
+
+
+def is_outlined(loaded: Loaded) -> bool:
+    """Whether the model's file was read without the weights in it."""
+    own = None if loaded.source.path is None else loaded.source.path.resolve()
+    return loaded.external is not None and own in loaded.external.files.values()
+
+
+def given_bytes(loaded: Loaded) -> bytes:
+    """The model as given, serialized, whose external tensors refer to real files in the source's folder."""
+    import onnx
+
+    copy = onnx.ModelProto()
+    copy.CopyFrom(loaded.proto)
+    if loaded.external is not None:
+        resolve_external(copy, loaded.external)
+    data: bytes = copy.SerializeToString()
+    return data
 
 
 def copy_for_checker(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -22,6 +22,7 @@ from quantool.algorithms.layer_input import LayerInput
 from quantool.collect import CollectRequest
 from quantool.data.held_out import MOST_BYTES
 from quantool.errors import DataError, OptionError
+from quantool.graph.load import OUTLINED_FROM
 from quantool.graph.outputs import with_outputs
 from quantool.report.model import MemoryInfo
 from quantool.report.wording import size as words
@@ -261,6 +262,8 @@ def refuse_large_file(model: object, bound: int | None) -> None:
         OptionError: ``memory-too-small``.
     """
     inline = Path(model).stat().st_size if isinstance(model, str | Path) and Path(model).is_file() else 0
+    if inline >= OUTLINED_FROM:
+        return
     least = PROCESS + (INLINE_COPIES + 1) * inline
     if bound is not None and least > bound:
         raise _too_small(bound, least, inline=inline)

@@ -86,7 +86,8 @@ def source_files(loaded: graph.Loaded, samples: Samples | None, *others: object)
 
 def given_loadable(loaded: graph.Loaded, *, threads: int = 0, thrift: Thrift = Thrift.NONE) -> Loadable:
     """How ONNX Runtime loads the model as given."""
-    model = loaded.source.path or loaded.proto.SerializeToString()
+    model = graph.given_bytes(loaded) if graph.is_outlined(loaded) else loaded.source.path
+    model = model or loaded.proto.SerializeToString()
     return Loadable(model=model, folder=loaded.source.folder, threads=threads, thrift=thrift, label="the float model")
 
 

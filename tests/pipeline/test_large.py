@@ -174,3 +174,17 @@ def test_a_run_that_fails_while_it_writes_leaves_nothing(decoder: Shell, monkeyp
     found = decoder(f"{QUANTIZE} int8 --shard-size 300K --json").document
     assert (found["exit_code"], found["errors"][0]["code"]) == (2, "output-unwritable")
     assert content(Path()) == before
+
+
+def test_weights_in_the_models_file_are_read_from_there(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_decoder(Path("m.onnx"), CONFIG, RandomWeights(CONFIG, 0), files=0)
+    assert shell(f"{QUANTIZE} int8 --json".replace("q.onnx", "whole.onnx")).code == 0
+    monkeypatch.setattr(memory, "MAPPED_FROM", 1)
+    monkeypatch.setattr("quantool.graph.load.OUTLINED_FROM", 1)
+    monkeypatch.setattr("quantool.graph.load._read_bytes", None)
+    found = shell(f"{QUANTIZE} int8 --json").document
+    assert found["exit_code"] == 0, found["errors"]
+    assert found["model"]["size_bytes"] == Path("m.onnx").stat().st_size
+    assert [w for w in found["warnings"] if w["code"] == "float-not-compared"] == []
+    assert len(files_of(Path("q.onnx"))) == 1
+    np.testing.assert_array_equal(logits(Path("q.onnx")), logits(Path("whole.onnx")))
