@@ -28,7 +28,7 @@ from quantool.cli import (
     tune,
 )
 from quantool.cli.command import Command, Given
-from quantool.cli.options import RUN, signature
+from quantool.cli.options import PANELS, RUN, signature
 from quantool.cli.outcome import failure, finish, interrupted
 from quantool.errors import OptionError
 
@@ -66,13 +66,14 @@ class GroupedCommand(TyperCommand):
         return [re.sub(r"^\{(\w+)\}", r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # the parser's types move between versions
-        """Write a section a heading, in the order of their first options."""
+        """Write a section a heading."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None and parameter.param_type_name == "option":
                 sections.setdefault(getattr(parameter, "rich_help_panel", None) or RUN, []).append(record)
-        for panel, records in sections.items():
+        for panel in sorted(sections, key=PANELS.index):
+            records = sections[panel]
             with formatter.section(panel):
                 formatter.write_dl(records)
 

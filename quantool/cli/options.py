@@ -21,6 +21,8 @@ CHOICE: Final = "What is quantized"
 DATA: Final = "Data"
 GATES: Final = "Gates (a gate that fails is exit code 1)"
 RUN: Final = "Run"
+#: the order in which help shows them
+PANELS: Final = (FILES, METHOD, CHOICE, DATA, GATES, RUN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,8 @@ class Option:
 OPTIONS: Final[dict[str, Option]] = {
     "output": Option(
         panel=FILES, metavar="FILE", flags=("-o", "--output"),
-        help="Write the result to this file; appears whole or not at all.",
+        help="Write the result to this file; it appears whole or not at all. Default of quantize and tune: beside the "
+             "model, as NAME.int8.onnx.",
     ),
     "data": Option(
         panel=FILES, metavar="D", many=True,
@@ -90,7 +93,9 @@ OPTIONS: Final[dict[str, Option]] = {
         help="Choose how: auto is static with data; without, dynamic for MatMul and Gemm and weight-only for the rest.",
     ),
     "format": Option(panel=METHOD, metavar="qdq|qoperator", help="Write a static model this way. Default: qdq."),
-    "target": Option(panel=METHOD, metavar="NAME", default="cpu-x64", help="Quantize for this runtime: see targets."),
+    "target": Option(
+        panel=METHOD, metavar="NAME", default="cpu-x64", help="Quantize for this runtime: see `quantool targets`."
+    ),
     "weights": Option(
         panel=METHOD, metavar="TYPE", help="Store weights as int8, uint8, int4 ... Default: what the target runs best."
     ),
@@ -164,7 +169,7 @@ OPTIONS: Final[dict[str, Option]] = {
     "max_drop": Option(
         panel=GATES, metavar="X", kind=float,
         help="Allow at most this drop of --metric from the float model, in its own unit: of top1, 0.005 is half a "
-             "point. Judged on --verify-data, else on what is held out.",
+             "point. Judged on the samples that verify.",
     ),
     "metric": Option(
         panel=GATES, metavar="NAME",

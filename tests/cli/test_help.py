@@ -10,7 +10,7 @@ import pytest
 
 from quantool.__main__ import main
 from quantool.cli.app import COMMANDS, GROUPS
-from quantool.cli.options import NOT_IN_RECIPE, OPTIONS, RECIPE_OPTIONS
+from quantool.cli.options import NOT_IN_RECIPE, OPTIONS, PANELS, RECIPE_OPTIONS, RUN
 from quantool.recipe import Calibrator, Effort, Formula, GraphIO, Recipe, option_flag
 from quantool.report.write import RENDERERS
 from quantool.schema import Format, Mode
@@ -103,3 +103,17 @@ def test_nothing_heavy_is_imported_before_it_is_needed(code: str, absent: tuple[
     probe = f"import sys\nbefore = set(sys.modules)\n{code}\nprint(*(set(sys.modules) - before), sep='\\n')"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert set(absent).isdisjoint(done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_sections_stand_in_one_order_and_help_is_the_last_option(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command.split(), "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    found = [line.removesuffix(":") for line in lines if line.removesuffix(":") in PANELS]
+    assert found == [panel for panel in PANELS if panel in found]
+    assert found[-1] == RUN
+    options = [line for line in lines if line.startswith("  -")]
+    assert options[-1].split()[0] == "--help"
+    assert max(map(len, lines)) <= 80

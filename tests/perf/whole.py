@@ -1,10 +1,10 @@
 """Measure the whole quantize command, verification included, against the incumbent's calibrators with pre-processing.
 
-Run by hand: ``python -m tests.perf.whole [MODEL ...] [--samples 128] [--rounds 2] [-o table.md]``; real models need
-what ``bash .ci/real-setup.sh`` installs. Each side is a process of its own that reads the same model and the same
-folder of samples and writes its result. CPU time is user and system time of that process with all of its threads, peak
-memory its largest resident set; of several rounds the least counts, the sides in turn. Compiled modules are kept, as an
-installation keeps them, so one model is run once before anything is measured.
+Run by hand: ``python -m tests.perf.whole [MODEL ...] [--samples 128] [--rounds 2] [--effort E] [-o T.md]``; real
+models need what ``bash .ci/real-setup.sh`` installs. Each side is a process of its own that reads the same model and
+the same folder of samples and writes its result. CPU time is user and system time of that process with all of its
+threads, peak memory its largest resident set; of several rounds the least counts, the sides in turn. Compiled modules
+are kept, as an installation keeps them, so one model is run once before anything is measured.
 
 This file imports nothing heavy: a child's largest resident set begins with that of the process that started it.
 """
@@ -71,9 +71,11 @@ def main() -> int:
         # compiled modules are kept whatever the environment says
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = f"{folder}/compiled"
-        _measured("digits_mlp", Path(folder) / "compiling", samples=16, rounds=1)
+        _measured(
+            "digits_mlp", Path(folder) / "compiling", options=argparse.Namespace(**{**vars(options), "rounds": 1})
+        )
         for name in options.models or (*SAMPLE_MODELS, *REAL_MODELS):
-            row = _measured(name, Path(folder) / name, samples=options.samples, rounds=options.rounds)
+            row = _measured(name, Path(folder) / name, options=options)
             rows.append(row)
             sys.stderr.write(_line(row) + "\n")
     text = table(rows)
@@ -88,20 +90,21 @@ def _options() -> argparse.Namespace:
     parser.add_argument("models", nargs="*", help="models by name; default: all samples and some real ones")
     parser.add_argument("--samples", type=int, default=128, help="samples that calibrate, at most")
     parser.add_argument("--rounds", type=int, default=2, help="runs of each side; the least counts")
+    parser.add_argument("--effort", default="balanced", help="how much quantool tries; the incumbent tries nothing")
     parser.add_argument("-o", "--output", help="write the table to this file too")
     return parser.parse_args()
 
 
-def _measured(name: str, folder: Path, *, samples: int, rounds: int) -> Row:
+def _measured(name: str, folder: Path, *, options: argparse.Namespace) -> Row:
     """Prepare a model and its samples, and run every side in turn."""
     folder.mkdir(parents=True)
     sides = [sys.executable, "-m", "tests.perf.whole_sides"]
-    subprocess.run([*sides, "prepare", name, str(folder), str(samples)], cwd=ROOT, check=True)
+    subprocess.run([*sides, "prepare", name, str(folder), str(options.samples)], cwd=ROOT, check=True)
     row = Row(name=name)
     model, data = str(folder / "model.onnx"), str(folder / "data")
-    for _ in range(rounds):
+    for _ in range(options.rounds):
         words = [sys.executable, "-m", "quantool", "quantize", model, "--data", data, "-o", str(folder / "ours.onnx")]
-        code, cost, said = _run([*words, "--force"])
+        code, cost, said = _run([*words, "--force", "--effort", options.effort])
         if code:
             row.ended = f"quantool ends with {code}"
             break
