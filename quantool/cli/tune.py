@@ -70,7 +70,7 @@ def _tell(line: str) -> None:
 COMMAND = Command(
     name="tune",
     help="Search for the recipe that meets a target; write its model.",
-    example="quantool tune m.onnx --data c.npz --eval e.npz --metric top1 --max-drop 0.005",
+    example="quantool tune m.onnx --data c.npz --eval e.npz --metric top1 --max-drop 0.01",
     arguments=("model",),
     options=(
         *(name for name in OPTIONS if name not in (*_DECIDED, *DIVISION)),
