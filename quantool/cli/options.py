@@ -92,7 +92,10 @@ OPTIONS: Final[dict[str, Option]] = {
         panel=METHOD, metavar="auto|static|dynamic|weight-only", default="auto",
         help="Choose how: auto is static with data; without, dynamic for MatMul and Gemm and weight-only for the rest.",
     ),
-    "format": Option(panel=METHOD, metavar="qdq|qoperator", help="Write a static model this way. Default: qdq."),
+    "format": Option(
+        panel=METHOD, metavar="qdq|qoperator",
+        help="Write a static model this way. Default: qdq, which weights alone take where it is named.",
+    ),
     "target": Option(
         panel=METHOD, metavar="NAME", default="cpu-x64", help="Quantize for this runtime: see `quantool targets`."
     ),

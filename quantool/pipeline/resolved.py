@@ -59,7 +59,7 @@ def resolved_recipe(recipe: Recipe, target: Target, mode: Mode) -> Recipe:
     return replace(
         recipe,
         mode=mode,
-        format=settings.format if static else None,
+        format=settings.format if static or settings.plain_weights else None,
         weights=settings.weights,
         activations=settings.activations if static else "uint8" if dynamic else None,
         granularity=granularity,

@@ -25,7 +25,8 @@ class Settings:
     """Resolved types and forms. axis_scales: a scale for each channel; block_size: 0 unless in blocks.
 
     reference: the target's runtime cannot run the types; the onnx reference evaluator can. weight_formula: the one that
-    the user named, where weights alone are quantized. variants: what rules make of these settings somewhere.
+    the user named, where weights alone are quantized; plain_weights: those are read from DequantizeLinear, whatever
+    form the target has for them. variants: what rules make of these settings somewhere.
     """
 
     mode: Mode
@@ -38,6 +39,7 @@ class Settings:
     formula: str
     reference: bool
     weight_formula: str | None = None
+    plain_weights: bool = False
     variants: tuple[Settings, ...] = ()
 
     @property
@@ -116,6 +118,7 @@ def resolve(recipe: Recipe, target: Target, mode: Mode) -> Settings:
         block_size=block,
         formula=formula_for(activations, recipe.formula),
         weight_formula=recipe.formula if mode is Mode.WEIGHT_ONLY else None,
+        plain_weights=recipe.format is Format.QDQ and mode is Mode.WEIGHT_ONLY,
         reference=weights in target.reference_weights
         or (mode is Mode.STATIC and activations in target.reference_activations),
     )

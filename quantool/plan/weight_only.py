@@ -29,8 +29,9 @@ def plan_weight_only(ctx: Context) -> Plan:
     patterns = dict(named_patterns(ctx.facts))
     decisions: dict[str, Decision] = {}
     weights: list[WeightSpec] = []
+    tied = _tied_products(ctx)
     for node in ctx.facts.nodes:
-        spec = _spec(ctx, node)
+        spec = _spec(ctx, node, tied)
         if isinstance(spec, WeightSpec):
             decisions[node.name] = _decision(ctx, node, spec)
             weights.append(spec)
@@ -54,7 +55,7 @@ def plan_weight_only(ctx: Context) -> Plan:
 # --- which weight, and in which form ----------------------------------------------------------------------
 
 
-def _spec(ctx: Context, node: NodeFact) -> WeightSpec | Reason | None:
+def _spec(ctx: Context, node: NodeFact, tied: Mapping[str, NodeFact]) -> WeightSpec | Reason | None:
     """How the weight of a node is stored, or why it is not; None where it has none."""
     is_table = _is_table(ctx, node)
     if not is_table and op_of(node).role is not Role.ANCHOR:
@@ -62,8 +63,21 @@ def _spec(ctx: Context, node: NodeFact) -> WeightSpec | Reason | None:
     if (veto := ctx.veto(node)) is not None:
         return veto
     if is_table:
-        return _weight_spec(ctx, node, 0, channel=0, inner=1)
+        product = tied.get(node.inputs[0])
+        followed = product if node.name not in ctx.local.settings else None
+        return _weight_spec(ctx, node, 0, channel=0, inner=1, followed=followed)
     return _refusal(ctx, node) or _anchor_spec(ctx, node)
+
+
+def _tied_products(ctx: Context) -> dict[str, NodeFact]:
+    """Table -> the quantized product that multiplies by it or its transpose: both read one stored copy."""
+    found: dict[str, NodeFact] = {}
+    for node in ctx.facts.nodes:
+        is_product = op_of(node).role is Role.ANCHOR and node.op_type in ("MatMul", "Gemm")
+        if is_product and ctx.veto(node) is None and _refusal(ctx, node) is None:
+            tensor = ctx.facts.tensors[node.inputs[1]]
+            found.setdefault(tensor.name if inner_axis(node) else tensor.transpose_of, node)
+    return found
 
 
 def _is_table(ctx: Context, node: NodeFact) -> bool:
@@ -134,20 +148,31 @@ def _convolution_spec(ctx: Context, node: NodeFact) -> WeightSpec:
     return _weight_spec(ctx, node, 1, channel=inner if channel is None else channel, inner=inner if in_blocks else None)
 
 
-def _weight_spec(ctx: Context, node: NodeFact, index: int, *, channel: int | None, inner: int | None) -> WeightSpec:
-    """channel: the axis of scales a channel; inner: that of blocks. None: one scale must do, or a scale a channel."""
-    settings = ctx.at(node)
-    in_blocks = settings.block_size > 0 and inner is not None
-    axis = inner if in_blocks else channel if settings.axis_scales or settings.block_size else None
+def _weight_spec(
+    ctx: Context,
+    node: NodeFact,
+    index: int,
+    *,
+    channel: int | None,
+    inner: int | None,
+    followed: NodeFact | None = None,
+) -> WeightSpec:
+    """channel: the axis of scales a channel; inner: that of blocks. None: one scale must do, or a scale a channel.
+
+    followed: the node whose settings count instead of its own.
+    """
+    own = ctx.at(node if followed is None else followed)
+    in_blocks = own.block_size > 0 and inner is not None
+    axis = inner if in_blocks else channel if own.axis_scales or own.block_size else None
     return WeightSpec(
         node=node.name,
         index=index,
         tensor=node.inputs[index],
-        dtype=settings.weights,
+        dtype=own.weights,
         axis=axis,
-        block_size=settings.block_size if in_blocks else 0,
-        bits=settings.weight_bits,
-        symmetric=settings.symmetric_weights,
+        block_size=own.block_size if in_blocks else 0,
+        bits=own.weight_bits,
+        symmetric=own.symmetric_weights,
         scale_type=_float_type(ctx, node.inputs[index]),
     )
 
@@ -155,7 +180,8 @@ def _weight_spec(ctx: Context, node: NodeFact, index: int, *, channel: int | Non
 def _decision(ctx: Context, node: NodeFact, spec: WeightSpec) -> Decision:
     """The target's form where it holds this weight, else DequantizeLinear."""
     form = ctx.target.weight_form(node.op_type, bits=ELEMENTS[spec.dtype].bits, float_type=spec.scale_type)
-    if form is not None and not ELEMENTS[spec.dtype].floating and _is_plain(ctx, node, spec):
+    held = not ELEMENTS[spec.dtype].floating and not ctx.settings.plain_weights and _is_plain(ctx, node, spec)
+    if form is not None and held:
         length = _summed_over(ctx, node, spec)
         block = stored_block(length, spec.block_size, bits=spec.bits, form=form)
         if block is not None:

@@ -38,9 +38,10 @@ NBITS, LOOKUP = "MatMulNBits", "GatherBlockQuantized"
             {"conv": WEIGHTS, "up": WEIGHTS, "gemm": DYNAMIC, "mm": DYNAMIC, "embed": "GatherRows"},
         ),
         ("dynamic", {"include_op": ["Conv"]}, {"conv": "ConvInteger", "gemm": "not-included"}),
+        ("weight-only", {"format": "qdq"}, {"gemm": WEIGHTS, "mm": WEIGHTS, "embed": "GatherRows"}),
         ("auto", {"exclude": ["mm", "embed"]}, {"gemm": DYNAMIC, "mm": "excluded", "embed": "excluded"}),
     ],
-    ids=["dynamic", "weights", "weights of ai.onnx", "auto", "asked Conv", "excluded"],
+    ids=["dynamic", "weights", "weights of ai.onnx", "auto", "asked Conv", "asked DequantizeLinear", "excluded"],
 )  # fmt: skip
 def test_what_each_mode_quantizes(mode, options, expected):
     planned = draft(parse(TEXT, CONSTANTS), mode, **options)

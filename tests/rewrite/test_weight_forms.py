@@ -181,6 +181,23 @@ def test_a_tied_table_is_stored_once_and_no_float_copy_is_left(case, target, opt
     assert result.disagreement(feed) < SAME
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("rules", "copies"),
+    [
+        ([{"op_type": "Gemm", "weights": "int8"}], 1),
+        ([{"op_type": "Gemm", "granularity": "block:16"}], 1),
+        ([{"op_type": "Gather", "weights": "int8"}], 2),
+    ],
+    ids=["a rule for the head", "blocks for the head", "a rule for the table"],
+)
+def test_a_tied_table_follows_its_head_but_for_a_rule_of_its_own(target, rules, copies):
+    proto, feed = built(CASES["tied in a Gemm"], 64, 8)
+    result = stored(proto, target=target, weights="int4", rules=rules)
+    assert sum(a.size >= ROWS * 32 for a in constants(result).values() if a.dtype != np.float32) == copies
+    assert (result.disagreement(feed) < SAME) == (copies == 1)  # one prediction stands for both
+
+
 def test_one_weight_of_two_products_is_stored_once():
     for target in TARGETS:
         proto, _ = built(CASES["one weight twice"], 48, 8)

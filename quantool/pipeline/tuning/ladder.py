@@ -116,5 +116,5 @@ def spared(step: Step, nodes: Sequence[str], shown: str) -> Iterator[Step]:
 def weights_alone(given: Recipe, first: Recipe) -> Iterator[Step]:
     """Only weights as integers: nothing of activations is lost."""
     if given.mode is Mode.AUTO and given.format is None:
-        recipe = replace(first, mode=Mode.WEIGHT_ONLY, calibrator=None, activations=None, formula=None)
+        recipe = replace(first, mode=Mode.WEIGHT_ONLY, format=None, calibrator=None, activations=None, formula=None)
         yield Step(rung="weight-only", words="weight-only", recipe=recipe)
