@@ -17,7 +17,7 @@ from quantool.graph.outputs import with_outputs
 from quantool.pipeline.memory import gram_bytes, passes
 from quantool.pipeline.source import FloatModel
 from quantool.runtime import tap
-from quantool.schema import AnyArray, Feed, Grid, NodeFact, Plan, QuantParams, WeightSpec
+from quantool.schema import AnyArray, Feed, FloatArray, Grid, NodeFact, Plan, QuantParams, WeightSpec
 
 #: layers with more inputs keep the scales that weights alone give: their Gram matrix takes half a gigabyte
 MOST_INPUTS: Final = 4096
@@ -68,6 +68,23 @@ class WeightLayer:
         """A parameter of each block at each of its weights, [O, d]."""
         spec = self.spec
         return self.matrix(spread(parameter, self.shape, axis=spec.axis, block_size=spec.block_size))
+
+    @property
+    def in_rows(self) -> bool:
+        """Whether scales belong to rows of the matrix or to blocks of neighbours in them."""
+        return self.spec.axis is not None and (len(self.shape) == 2 or not self.spec.block_size)
+
+    def by_rows(self, parameter: AnyArray) -> AnyArray:
+        """A parameter of each block as [O, blocks], where they are `in_rows`."""
+        return (parameter.T if self._turned else parameter).reshape(self.outputs, -1)
+
+    def from_rows(self, parameter: AnyArray, shape: tuple[int, ...]) -> FloatArray:
+        """The same in its own shape, float32."""
+        return np.ascontiguousarray(parameter.T if self._turned else parameter, np.float32).reshape(shape)
+
+    @property
+    def _turned(self) -> bool:
+        return bool(self.spec.block_size) and not self.node.attributes.get("transB", 0) and self.node.op_type != "Conv"
 
     def importance(self, gram: Float64) -> AnyArray:
         """How much an error of each weight counts: the mean square of its input, float32, broadcast to the weight."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from quantool.algorithms.awq import clip_shares
+from quantool.algorithms.block_descent import descended
 from quantool.algorithms.gptq import Float64, gptq, output_noise
 from quantool.elements import ELEMENTS
 from quantool.pipeline.choice.forced import Ruling
@@ -33,7 +34,8 @@ class Method:
     """What is done for the weights of a layer.
 
     search: what looks for scales, None for rounding to nearest; thorough: at any number of bits, and longer; weighted:
-    by the mean squares of the inputs; clipped: by the clip search of AWQ; second_order: codes by GPTQ.
+    by the mean squares of the inputs; clipped: by the clip search of AWQ; second_order: codes by GPTQ; polished: and
+    coordinate descent after it.
     """
 
     label: str
@@ -42,6 +44,7 @@ class Method:
     weighted: bool = False
     clipped: bool = False
     second_order: bool = False
+    polished: bool = False
 
     @property
     def needs_data(self) -> bool:
@@ -90,10 +93,12 @@ class Weigher:
         roundings: dict[str, Rounding] = {}
         for layer, gram, own in self._with_data(source, plan, method, grams):
             params = _fitted_params(layer, source.constant(layer.spec.tensor), gram, own, scales)
+            if own.second_order and np.isfinite(params.scale).all():
+                found = _second_order(layer, source, params, gram, polished=own.polished)
+                if found is not None:
+                    params = found[1]
+                    roundings[layer.spec.node] = Rounding(codes=found[0], scale=None)
             fitted[layer.spec.node, layer.spec.index] = (params.scale, params.zero_point)
-            finite = np.isfinite(params.scale).all()
-            if own.second_order and finite and (codes := _second_order(layer, source, params, gram)) is not None:
-                roundings[layer.spec.node] = Rounding(codes=codes, scale=None)
 
         def search(weight: AnyArray, spec: WeightSpec) -> _Scales | None:
             found = fitted.get((spec.node, spec.index))
@@ -171,7 +176,7 @@ def _fitted_params(layer: WeightLayer, weight: AnyArray, gram: Float64, own: Met
     spec = layer.spec
     importance = layer.importance(gram) if own.weighted else None
     scale, zero_point = scales(weight, spec, importance)
-    if own.clipped and len(layer.shape) == 2 and spec.axis is not None:
+    if own.clipped and layer.in_rows and len(gram) == 1:
         scale = _clipped(layer, weight, gram, scale, zero_point)
     scale = stored_scale(scale, spec.scale_type)
     return QuantParams(dtype=spec.dtype, scale=scale, zero_point=zero_point, axis=spec.axis, block_size=spec.block_size)
@@ -181,25 +186,48 @@ def _clipped(
     layer: WeightLayer, weight: AnyArray, gram: Float64, scale: FloatArray, zero_point: IntArray
 ) -> FloatArray:
     """Scales of least output error within each block, around those that a search found."""
-    turned = bool(layer.spec.block_size) and not layer.node.attributes.get("transB", 0)
-    matrix = layer.matrix(weight)
-
-    def by_rows(values: AnyArray) -> AnyArray:
-        return (values.T if turned else values).reshape(len(matrix), -1)
-
-    codes = (layer.grid.qmin, layer.grid.qmax)
-    wide = by_rows(scale).astype(np.float64)
-    found = wide * clip_shares(matrix, gram[0], wide, by_rows(zero_point), codes=codes, block=layer.block)
-    return np.ascontiguousarray(found.T if turned else found, np.float32).reshape(scale.shape)
+    codes, wide = (layer.grid.qmin, layer.grid.qmax), layer.by_rows(scale).astype(np.float64)
+    zeros = layer.by_rows(zero_point)
+    shares = clip_shares(layer.matrix(weight), gram[0], wide, zeros, codes=codes, block=layer.block)
+    return layer.from_rows(wide * shares, scale.shape)
 
 
-def _second_order(layer: WeightLayer, source: FloatModel, params: QuantParams, gram: Float64) -> AnyArray | None:
-    """GPTQ's codes in the weight's shape, where they are better than the nearest; else None."""
+def _second_order(
+    layer: WeightLayer, source: FloatModel, params: QuantParams, gram: Float64, *, polished: bool
+) -> tuple[AnyArray, QuantParams] | None:
+    """GPTQ's codes in the weight's shape, and the scales that they have, where both are better than the nearest.
+
+    polished: coordinate descent goes on from them, and fits scales to codes.
+    """
     matrix = layer.matrix(source.constant(layer.spec.tensor)).astype(np.float64)
     step, zero = (part.astype(np.float64) for part in layer.steps(params))
     codes = gptq(matrix, gram, step, grid=layer.grid, zero_point=zero)
     if codes is None:
         return None
     nearest = np.clip(np.rint(matrix / step) + zero, layer.grid.qmin, layer.grid.qmax)
-    noise = [output_noise(matrix - (found - zero) * step, gram) for found in (codes, nearest)]
-    return layer.stored(codes).astype(np.dtype(layer.spec.dtype)) if noise[0] < noise[1] else None
+    before = output_noise(matrix - (nearest - zero) * step, gram)
+    after = output_noise(matrix - (codes - zero) * step, gram)
+    if polished and layer.in_rows and len(gram) == 1:
+        better, fitted = _descended(layer, matrix, params, gram, codes)
+        step = layer.steps(fitted)[0].astype(np.float64)
+        noise = output_noise(matrix - (better - zero) * step, gram)
+        if noise < after:
+            codes, params, after = better, fitted, noise
+    return (layer.stored(codes).astype(np.dtype(layer.spec.dtype)), params) if after < before else None
+
+
+def _descended(
+    layer: WeightLayer, matrix: Float64, params: QuantParams, gram: Float64, codes: IntArray
+) -> tuple[IntArray, QuantParams]:
+    """Codes and scales that coordinate descent makes of GPTQ's, the scales as they are stored."""
+    found, scale = descended(
+        matrix,
+        gram[0],
+        layer.by_rows(params.scale).astype(np.float64),
+        layer.steps(params)[1],
+        codes,
+        grid=layer.grid,
+        block=layer.block,
+    )
+    stored = stored_scale(layer.from_rows(scale, params.scale.shape), layer.spec.scale_type)
+    return found, replace(params, scale=stored)

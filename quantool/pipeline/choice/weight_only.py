@@ -122,6 +122,7 @@ class _Maker:
         if everything:
             yield lambda best: self._second_order(first) if best.source is not first.source else None
             yield lambda _: self._second_order(self.made(first.source, _MORE[-1]))
+            yield self._polished
 
     def _clipped(self, first: Weighed, best: Weighed) -> Weighed | None:
         """The clip search of AWQ."""
@@ -140,10 +141,18 @@ class _Maker:
 
     def _second_order(self, base: Weighed) -> Weighed | None:
         """GPTQ on the scales of a candidate."""
-        made = self.made(base.source, replace(base.method, second_order=True))
+        method = replace(base.method, second_order=True)
+        made = self.made(base.source, method)
         weights = made.parameters.weights.values()
         count = sum(not weight.rounded_to_nearest for weight in weights)
         return replace(made, label=f"{base.label}, GPTQ in {plural(count, 'layer')}") if count else None
+
+    def _polished(self, best: Weighed) -> Weighed | None:
+        """Coordinate descent where GPTQ is the best so far."""
+        if not best.method.second_order:
+            return None
+        made = self.made(best.source, replace(best.method, polished=True))
+        return replace(made, label=f"{best.label}, coordinate descent")
 
     def _scaled(
         self, source: FloatModel, method: Method, *, at: Callable[[str], bool]
