@@ -184,6 +184,8 @@ def _latency(report: Report) -> str | None:
     if found is None:
         return None
     change = f"{found.speedup:.2f} times as fast"
+    if found.interval is not None:
+        change += f" (95 %: {found.interval[0]:.2f} to {found.interval[1]:.2f})"
     return f"float {number(found.float_ms)} ms, quantized {number(found.quantized_ms)} ms: {change}"
 
 

@@ -143,7 +143,8 @@ def _speed(evidence: Evidence) -> tuple[str, ...]:
     if _is_slower(latency):
         return (f"but {_SLOWER} ({latency.speedup:.2f}x)",)
     if _is_faster(latency):
-        return (f"{latency.speedup:.1f}x faster",)
+        digits = 1 if latency.speedup >= 1.1 else 2
+        return (f"{latency.speedup:.{digits}f}x faster",)
     return ("as fast as float",) if latency.is_clear else ("no significant difference in speed",)
 
 

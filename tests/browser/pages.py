@@ -8,13 +8,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
 from report.examples import report
 
 from browser.chromium import Tab
 from quantool.report import html
 from quantool.report.detail import Histogram, LayerRow, LayersInfo
 from quantool.report.model import NodeRow, Report, TensorRow
-from quantool.schema import Reason
+from quantool.schema import AnyArray, Reason
 
 #: rules of axe-core for what a report promises: contrast, headings, structure, names of controls, tables
 AXE_TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
@@ -56,6 +59,19 @@ def large(count: int = 5000) -> Report:
         nodes=tuple(_nodes(count)),
         layers=LayersInfo(samples=4, candidates=count, measured=count // 2, rows=tuple(_layers(count // 2))),
     )
+
+
+def chain(count: int) -> tuple[onnx.ModelProto, list[dict[str, AnyArray]]]:
+    """A model of so many layers, each a rotation, and its data. Twice as many of its tensors become integers."""
+    rng = np.random.default_rng(0)
+    names = ["x", *(f"t{i}" for i in range(count))]
+    rotations = [np.linalg.qr(rng.standard_normal((8, 8)))[0].astype(np.float32) for _ in range(count)]
+    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 8]) for name in (names[0], names[-1])]
+    nodes = [helper.make_node("MatMul", [names[i], f"w{i}"], [names[i + 1]], name=f"layer_{i}") for i in range(count)]
+    weights = [numpy_helper.from_array(rotation, f"w{i}") for i, rotation in enumerate(rotations)]
+    graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return model, [{"x": rng.standard_normal((1, 8)).astype(np.float32)} for _ in range(20)]
 
 
 def _tensors(count: int) -> Iterator[TensorRow]:

@@ -10,7 +10,7 @@ from report.examples import NASTY, gate_failed, report
 
 import quantool
 from browser.chromium import Tab
-from browser.pages import SCREENS, asked_elsewhere, large, overflow, problems, saved
+from browser.pages import SCREENS, asked_elsewhere, chain, large, overflow, problems, saved
 from quantool.errors import ModelError
 from quantool.report.model import Report
 
@@ -136,3 +136,18 @@ def test_a_report_of_5000_tensors_is_small_and_unfolds_quickly(tab: Tab, tmp_pat
     )
     assert took < 1000 * MOST_SECONDS
     assert tab.console == []
+
+
+def test_a_model_of_5000_tensors_makes_a_report_that_opens(tab: Tab, tmp_path: Path) -> None:
+    model, feeds = chain(2500)
+    page = tmp_path / "report.html"
+    report = quantool.quantize(model, feeds, effort="fast", report=page).report
+    assert len(report.tensors) == 5000
+    assert report.layers is not None
+    assert report.layers.measured == 2500
+    assert page.stat().st_size < MOST_BYTES
+    for width, dark in SCREENS:
+        assert tab.open(page, width=width, dark=dark) < MOST_SECONDS
+        assert (tab.console, asked_elsewhere(tab)) == ([], [])
+        assert overflow(tab) <= 0
+    assert tab.evaluate("document.querySelectorAll('svg.spread').length") >= 5000
