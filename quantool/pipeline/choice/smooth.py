@@ -6,7 +6,7 @@ factors up where it can: layers, and the constants of a LayerNormalization; else
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -76,19 +76,34 @@ def smoothed(
     result = edited(source, lambda fresh: _edits(source, chosen, names, fresh=fresh), label=SMOOTHED)
     if not computes_the_same(source, result, feeds):
         return _left_out(chosen[0][0])
+    again = _calibrated_again(result, chosen, names, seen, ends, feeds, recipe, stats.keys())
+    return Rescaled(source=result, stats={**stats, **again}, origins=_origins(chosen, names, origins))
+
+
+def _calibrated_again(
+    result: FloatModel,
+    chosen: Sequence[tuple[SmoothUnit, Float64]],
+    names: Mapping[str, str],
+    seen: Mapping[str, Seen],
+    ends: Mapping[str, tuple[Float64, Float64]],
+    feeds: Sequence[Feed],
+    recipe: Recipe,
+    wanted: Collection[str],
+) -> Mapping[str, Statistic]:
+    """Statistics of the wanted tensors that were rescaled. names: old name -> new one, of those that a Mul smooths."""
     growth = {name: each.growth for name, each in seen.items()}
     rescalings = {
         names.get(name, name): Rescaling(layout=layout, growth=growth[unit.read])
         for unit, _ in chosen
         for name, layout in unit.group.tensors.items()
-        if name in stats
+        if name in wanted
     }
     again = dict(recalibrated(result, rescalings, feeds, recipe))
     for unit, factors in chosen:
         for name in unit.rounded:
             if (new := names.get(name, name)) in again:
                 again[new] = with_ends(again[new], *(end * factors for end in ends[name]))
-    return Rescaled(source=result, stats={**stats, **again}, origins=_origins(chosen, names, origins))
+    return again
 
 
 def _left_out(unit: SmoothUnit) -> Note:
