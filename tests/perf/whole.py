@@ -120,17 +120,17 @@ def _measured(name: str, folder: Path, *, options: argparse.Namespace) -> Row:
 def _incumbent(row: Row, method: str, words: list[str]) -> None:
     """Run it as it is advised to be run, and where that fails, as it works."""
     for way in ("plain", "no-adjustment"):
-        code, cost, _ = _run([*words, way])
+        code, cost, said = _run([*words, way])
         if code == 0:
             row.theirs.setdefault(method, Cost()).add(*cost)
             return
-    row.ended += f" {method} fails"
+    row.ended += f" {method} ends with {code}: {said.strip().splitlines()[-1][:80] if said.strip() else 'killed'}"
 
 
 def _run(words: list[str]) -> tuple[int, tuple[float, float], str]:
-    """Exit code, CPU seconds and MB of one process, and what it printed."""
+    """Exit code, CPU seconds and MB of one process, and what it printed on both streams."""
     with tempfile.TemporaryFile("w+", encoding="utf-8") as out:
-        process = subprocess.Popen(words, cwd=ROOT, stdout=out, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(words, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
