@@ -80,7 +80,8 @@ def test_int4_blocks_of_a_gemm(trans_b: int, opset: int) -> None:
     proto = gemm(f"transB = {trans_b}, alpha = 0.5, beta = 2.0", normal(10), transposed=bool(trans_b), opset=opset)
     result = check(proto, FEEDS, "weight-only", weights="int4", db=FOUR_BITS_DB)
     is_quantized(result, "Gemm:h")
-    assert any(array.dtype.name == "int4" for array in result.constants().values())
+    (product,) = [node for node in result.proto.graph.node if node.op_type == "MatMulNBits"]
+    assert {"bits": 4, "block_size": 32}.items() <= {item.name: item.i for item in product.attribute}.items()
 
 
 @ALL_FORMS

@@ -55,6 +55,23 @@ def test_four_bit_blocks_of_one_sign_keep_zero(name: str, weights: str) -> None:
     assert np.array_equal(run(result.proto, zero)[0]["y"], np.zeros((2, 16)))
 
 
+@pytest.mark.parametrize("formula", ["onnx", "onnx-symmetric"])
+@pytest.mark.parametrize("weights", ["int8", "uint8"])
+@pytest.mark.parametrize("name", ["positive", "negative", "constant", "mixed signs by block"])
+def test_eight_bit_blocks_of_one_sign_keep_thirty_decibels(name: str, weights: str, formula: str) -> None:
+    w = BLOCKS[name](weight(64, 16)).astype(np.float32)
+    options = {"weights": weights, "granularity": "block:32", "formula": formula}
+    assert check(matmul(w), feeds(8, x=(8, 64)), "weight-only", **options).db() >= WEIGHTS_DB
+
+
+@pytest.mark.parametrize("k", [64, 100])
+@pytest.mark.parametrize(("weights", "db"), [("int8", WEIGHTS_DB), ("int4", 11), ("uint2", 1)])
+def test_the_verdict_names_the_accuracy_level_that_was_verified(weights: str, db: float, k: int) -> None:
+    for target in ("cpu-x64", "generic"):
+        result = check(matmul(weight(k, 8)), feeds(6, x=(8, k)), "weight-only", weights=weights, target=target, db=db)
+        assert "accuracy level 4 (activations rounded to 8 bits)" in result.report.verdict
+
+
 @pytest.mark.parametrize(("k", "n"), [(40, 16), (33, 7), (16, 7), (7, 3), (1, 5), (64, 1), (100, 33)])
 @pytest.mark.parametrize("block", [16, 32, 128])
 @pytest.mark.parametrize("weights", ["int4", "uint4", "int8"])
