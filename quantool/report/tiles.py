@@ -92,7 +92,10 @@ def _accuracy(report: Report) -> Tile | None:
         figure = decibel(worst.sqnr_db, exact=worst.exact)
     else:
         figure = percent(worst.top1_agreement)
-    return Tile(title="Accuracy", figure=figure, note=f"{which}{samples}", bars=tuple(_accuracy_bars(report, worst)))
+    note = f"{which}{samples}"
+    if worst.perplexity is not None and worst.float_perplexity is not None:
+        note += f", perplexity {number(worst.float_perplexity)} to {number(worst.perplexity)}"
+    return Tile(title="Accuracy", figure=figure, note=note, bars=tuple(_accuracy_bars(report, worst)))
 
 
 def _rank(output: OutputComparison) -> float:

@@ -21,7 +21,7 @@ from quantool.report.summary import headline, kept_groups
 from quantool.report.wording import counts, decibel, listing, number, percent, plural, size, visible
 from quantool.requests import Inspection, TensorInfo
 from quantool.schema import Reason
-from report.examples import NASTY, SOFTMAX, gate_failed, report
+from report.examples import NASTY, SOFTMAX, comparison, gate_failed, report
 
 VERDICT = "Worth it: 3.7 times smaller and 2.0 times as fast as float at 34.2 dB."
 REFUSED = Report.failed("quantize", ModelError("no-model", "m.onnx is no model", where="m.onnx", fix="Give one."))
@@ -153,6 +153,20 @@ def test_the_tile_of_time_claims_no_more_than_its_interval(
 ) -> None:
     found = LatencyInfo(float_ms=1.0, quantized_ms=2.0, speedup=speedup, interval=interval, rounds=50)
     assert words in Page(html.render(replace(report(), latency=found))).texts
+
+
+def test_the_tile_of_accuracy_is_that_of_the_worst_output_with_its_perplexity() -> None:
+    run = report()
+    assert run.verification is not None
+    outputs = {
+        "good": comparison(sqnr_db=50.0),
+        "bad": comparison(sqnr_db=20.0, perplexity=4.5, float_perplexity=4.25),
+        "same": comparison(sqnr_db=None, exact=True),
+    }
+    found = replace(run, verification=replace(run.verification, outputs=outputs))
+    texts = Page(html.render(found)).texts
+    assert "worst output bad, 16 held-out samples, perplexity 4.25 to 4.5" in texts
+    assert texts[texts.index("Accuracy") + 1] == "20.0 dB"
 
 
 def test_a_long_table_is_folded_behind_its_worst_rows_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
