@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import tempfile
 from typing import Final, TypeVar
 
@@ -27,6 +28,7 @@ def mapped(values: A) -> A:
         with tempfile.TemporaryFile() as file:
             file.write(np.ascontiguousarray(values).data)
             file.flush()
+            os.fsync(file.fileno())  # pages that wait to be written would count as this process's own
             content = mmap.mmap(file.fileno(), values.nbytes, access=mmap.ACCESS_READ)
     except OSError:
         return values

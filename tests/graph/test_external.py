@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -186,3 +187,16 @@ def test_reading_and_preparing_leave_the_files_alone(tmp_path: Path) -> None:
     graph.prepare(graph.read(path), opset=21)
     after = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in tmp_path.rglob("*") if file.is_file()}
     assert after == before
+
+
+def test_threads_read_one_tensor_at_once_and_no_map_stays(tmp_path: Path) -> None:
+    model = graph.prepare(graph.read(two_in_one_file(tmp_path)))
+    tensor = model.ir.graph.initializers["w"].const_value
+    assert tensor is not None
+    with ThreadPoolExecutor(8) as pool:
+        for array in pool.map(lambda _: tensor.numpy(), range(64)):
+            np.testing.assert_array_equal(array, WEIGHT)
+    del array
+    assert tensor.tobytes() == WEIGHT.tobytes()
+    np.testing.assert_array_equal(np.asarray(tensor), WEIGHT)
+    assert "weights.bin" not in Path("/proc/self/maps").read_text()
