@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LAYERS = (
-    {"elements", "edits", "errors", "schema", "kernels", "version", "values"},
+    {"elements", "edits", "errors", "schema", "measured", "kernels", "version", "values"},
     {"calibrators", "formulas", "ops", "targets", "recipe", "data", "metrics"},
     {"graph", "runtime"},
     {"plan", "collect", "stats", "qcal", "solve", "algorithms", "rewrite", "verify"},

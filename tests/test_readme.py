@@ -21,11 +21,12 @@ from quantool.data.source import FILE_READERS, RANDOM
 from quantool.elements import ELEMENTS
 from quantool.errors import OptionError
 from quantool.formulas import FORMULAS
+from quantool.measured import Latency, OutputComparison
 from quantool.pipeline.refusals import refuse_unmeasured
 from quantool.recipe import Algorithm, Calibrator, Effort, Formula, Recipe, Rule, from_options, option_flag
 from quantool.regression import QUANTITIES
 from quantool.report.write import RENDERERS
-from quantool.schema import Format, Latency, Mode, OutputComparison
+from quantool.schema import Format, Mode
 from quantool.targets import names as target_names
 from quantool.verify import Evidence, verdict
 from quantool.version import __version__

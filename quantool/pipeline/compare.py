@@ -9,6 +9,7 @@ from quantool import graph
 from quantool.errors import DataError, ModelError
 from quantool.graph.optimized import outline, read_optimized
 from quantool.graph.reference import ReferenceSession
+from quantool.measured import RunsAs
 from quantool.metrics import Paired, find
 from quantool.pipeline.detail.layers import measure_layers
 from quantool.pipeline.draft import Draft
@@ -29,7 +30,7 @@ from quantool.report.model import (
 )
 from quantool.requests import CompareRequest
 from quantool.runtime import Loadable, Session, interleaved, load_and_inspect
-from quantool.schema import Mode, RunsAs
+from quantool.schema import Mode
 from quantool.verify import Evidence, StandIns, execution, stand_ins, verdict
 
 

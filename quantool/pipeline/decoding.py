@@ -19,8 +19,9 @@ from quantool.data.decoder_inputs import IDS, MASK, completed, fillable, is_cach
 from quantool.data.next_tokens import LOGITS
 from quantool.errors import DataError
 from quantool.graph.reference import ReferenceSession
+from quantool.measured import OutputComparison
 from quantool.runtime import Session
-from quantool.schema import AnyArray, Feed, Note, OutputComparison
+from quantool.schema import AnyArray, Feed, Note
 from quantool.verify import Comparator
 
 #: how the report names the logits of these steps

@@ -10,6 +10,7 @@ from quantool.data import labels_of
 from quantool.errors import ModelError
 from quantool.graph.optimized import read_optimized
 from quantool.graph.reference import ReferenceSession
+from quantool.measured import Latency, OutputComparison, RunsAs
 from quantool.metrics import Measured, Metric, Paired, Sample
 from quantool.pipeline.decoding import Decoding
 from quantool.pipeline.feeds import Judging, Samples
@@ -17,7 +18,7 @@ from quantool.pipeline.source import FloatModel
 from quantool.recipe import Recipe
 from quantool.report.model import Coverage, Gate
 from quantool.runtime import Loadable, Optimization, Session, interleaved, load_and_inspect
-from quantool.schema import Feed, GraphFacts, Latency, Mode, NodeFact, Note, OutputComparison, Plan, RunsAs
+from quantool.schema import Feed, GraphFacts, Mode, NodeFact, Note, Plan
 from quantool.verify import Comparator, accuracy_levels, check_execution, execution, stand_ins
 
 #: above this many nodes the runtime's own session creation takes minutes on graphs full of Q and DQ

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from quantool.measured import OutputComparison
 from quantool.report.model import NodeRow, Report
-from quantool.schema import OutputComparison
 
 Nodes = Mapping[tuple[str, str], NodeRow]
 

@@ -12,10 +12,11 @@ from typing import Any, Final
 import numpy as np
 
 from quantool.errors import GateError, NothingQuantizedError, QuantoolError
+from quantool.measured import Latency, OutputComparison, RunsAs
 from quantool.metrics import Measured
 from quantool.report.detail import Environment, FixRow, Histogram, LayersInfo
 from quantool.report.environment import environment
-from quantool.schema import Latency, Note, OutputComparison, Reason, RunsAs
+from quantool.schema import Note, Reason
 
 SCHEMA: Final = "quantool/1"
 #: how the source of given ranges begins

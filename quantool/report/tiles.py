@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from quantool.measured import OutputComparison
 from quantool.report.model import Coverage, LatencyInfo, Report
 from quantool.report.summary import size_ratio
 from quantool.report.tune import drop_words
 from quantool.report.wording import decibel, number, percent, plural, size, visible
-from quantool.schema import OutputComparison
 from quantool.verify.verdict import EVEN
 
 #: where a bar of SQNR is full, in dB

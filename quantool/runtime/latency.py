@@ -7,8 +7,9 @@ import statistics
 import time
 from collections.abc import Sequence
 
+from quantool.measured import Latency
 from quantool.runtime.session import Session
-from quantool.schema import Feed, Latency
+from quantool.schema import Feed
 
 LEAST_ROUNDS = 5
 MOST_ROUNDS = 200

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from quantool.data.next_tokens import LOGITS
 from quantool.errors import VerificationError
-from quantool.schema import AnyArray, Feed, OutputComparison
+from quantool.measured import OutputComparison
+from quantool.schema import AnyArray, Feed
 from quantool.verify.language import TextFigures, is_cache, is_causal
 
 _Sums = NDArray[np.float64]

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from quantool.graph.optimized import ACCURACY_LEVEL, OptimizedGraph
-from quantool.schema import NodeFact, RunsAs
+from quantool.measured import RunsAs
+from quantool.schema import NodeFact
 
 #: operators that compute with integers, of ai.onnx and com.microsoft
 INTEGER_OPERATORS: Final = frozenset(

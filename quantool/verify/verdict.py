@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from quantool.schema import Latency, Mode, OutputComparison
+from quantool.measured import Latency, OutputComparison
+from quantool.schema import Mode
 
 #: measured speedups this close to 1 are within the noise of a busy machine
 EVEN: Final = 0.03

@@ -138,7 +138,7 @@ def positive_scales(written: onnx.ModelProto) -> None:
     constants = {tensor.name: tensor for tensor in written.graph.initializer}
     for node in nodes(written.graph):
         for name in node.input:
-            named = "scale" in name or (
+            named = "_scale" in name or (
                 node.op_type in ("QuantizeLinear", "DequantizeLinear") and name == node.input[1]
             )
             if named and name in constants and ("Quantize" in node.op_type or node.op_type.startswith("Q")):

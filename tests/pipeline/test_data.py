@@ -180,7 +180,9 @@ def test_without_any_data_the_weights_alone_are_judged(ready: Shell) -> None:
         f"outputs were not compared (no data), the worst weight has {min(errors.values()):.1f} dB" in found["verdict"]
     )
     found = ready("quantize m.onnx --mode weight-only --data d.npz --force --json").document
-    assert {row["sqnr_db"] for row in found["tensors"]} == {None}
+    assert "not compared" not in found["verdict"]
+    fitted = {row["name"]: row["sqnr_db"] for row in found["tensors"]}
+    assert fitted == pytest.approx(errors, abs=3)  # samples may choose codes that are farther from the weights
 
 
 def test_no_verify_compares_nothing_and_says_so(ready: Shell) -> None:

@@ -180,9 +180,8 @@ def test_statistics_alone_force_what_they_hold(ready: Shell) -> None:
 
 def test_a_scope_without_data_stores_its_weights_in_another_type(shell: Shell) -> None:
     rule = {"scope": "choose/then*", "weights": "uint8"}
-    model = quantool.quantize(bed.branches(), mode="weight-only", rules=[rule]).model
-    kinds = {name: str(array.dtype) for name, array in arrays(model).items() if name.endswith("quantized")}
-    assert sorted(set(kinds.values())) == ["int8", "uint8"]
+    report = quantool.quantize(bed.branches(), mode="weight-only", rules=[rule]).report
+    assert sorted({row.dtype for row in report.tensors}) == ["int8", "uint8"]
 
 
 def test_rules_force_and_forbid_equalization() -> None:

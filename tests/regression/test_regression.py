@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from report.examples import SOFTMAX, comparison, report
 
 from quantool.errors import DataError, OptionError
+from quantool.measured import Latency
 from quantool.regression import QUANTITIES, Tolerance, changes_between, refuse_other_run, run_notes, tolerances_of
 from quantool.regression.tolerances import parse_tolerance
 from quantool.report.model import Change, LatencyInfo, MetricInfo, Outcome, Report, Status, Verification
-from quantool.schema import Latency
 
 DEFAULTS = {quantity.name: quantity.tolerance for quantity in QUANTITIES}
 TOLERANCES = tolerances_of((), DEFAULTS)

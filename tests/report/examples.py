@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quantool.errors import GateError
+from quantool.measured import Latency, OutputComparison
 from quantool.recipe import from_options
 from quantool.report.detail import Environment, FixRow, Histogram, LayerRow, LayersInfo
 from quantool.report.model import (
@@ -20,7 +21,7 @@ from quantool.report.model import (
     TensorRow,
     Verification,
 )
-from quantool.schema import Latency, Note, OutputComparison, Reason
+from quantool.schema import Note, Reason
 
 SOFTMAX = Reason(code="softmax", text="Softmax amplifies small errors.", fix="Ask for it with --include-op Softmax.")
 NASTY = '<script>alert("x")</script>|[bold]\x1b[31m`a`\n&amp;'

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from onnx import parser
 
+from quantool.measured import Latency
 from quantool.runtime import latency
 from quantool.runtime.session import Loadable, Session
-from quantool.schema import Latency
 
 TEXT = '<ir_version: 8, opset_import: ["" : 17]> g (float[N,N] x) => (float[N,N] y) { y = MatMul(x, x) }'
 SLOW = TEXT.replace("y = MatMul(x, x)", "a = MatMul(x, x)  b = MatMul(a, x)  c = MatMul(b, x)  y = MatMul(c, x)")

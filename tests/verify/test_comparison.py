@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as arrays
 
 from quantool.errors import VerificationError
 from quantool.kernels import metrics
-from quantool.schema import OutputComparison
+from quantool.measured import OutputComparison
 from quantool.verify.comparison import Comparator, relative_differences, same
 
 EPS = np.finfo(np.float64).eps

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from quantool.errors import VerificationError
-from quantool.schema import Decision, Format, Mode, Plan, RunsAs
+from quantool.measured import RunsAs
+from quantool.schema import Decision, Format, Mode, Plan
 from quantool.verify.execution import Execution, execution
 from quantool.verify.execution_check import check_execution
 from tests.verify.qdq_models import QdqModel, node_fact

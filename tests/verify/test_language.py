@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from quantool.kernels.language import token_divergences
+from quantool.measured import OutputComparison
 from quantool.metrics import Sample, find
-from quantool.schema import AnyArray, Feed, OutputComparison
+from quantool.schema import AnyArray, Feed
 from quantool.verify import Comparator
 
 RNG = np.random.default_rng(3)

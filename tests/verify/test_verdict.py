@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from quantool.schema import Latency, Mode, OutputComparison
+from quantool.measured import Latency, OutputComparison
+from quantool.schema import Mode
 from quantool.verify.verdict import Evidence, other_ways, verdict
 
 
