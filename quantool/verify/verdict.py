@@ -28,7 +28,8 @@ ROUNDING_LEVEL: Final = 4
 NOT_WORTH_IT: Final = "Not worth it"
 #: what to try where integer activations lose an output
 _MORE_EXACT: Final = (
-    "`--mode weight-only` leaves activations in float; `quantool tune` searches for what keeps the outputs."
+    "`--mode dynamic` (MatMul and Gemm alone) and `--mode weight-only` keep more of it; "
+    "`quantool tune` searches for what keeps the outputs."
 )
 _SLOWER: Final = "slower than float"
 _ONE_CONVOLUTION: Final = "1 convolution turns its weights"
