@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import typer
@@ -44,8 +44,7 @@ class Option:
 OPTIONS: Final[dict[str, Option]] = {
     "output": Option(
         panel=FILES, metavar="FILE", flags=("-o", "--output"),
-        help="Write the result to this file; it appears whole or not at all. Default of quantize and tune: beside the "
-             "model, as NAME.int8.onnx.",
+        help="Write the result to this file (required); it appears whole or not at all.",
     ),
     "data": Option(
         panel=FILES, metavar="D", many=True,
@@ -116,7 +115,7 @@ OPTIONS: Final[dict[str, Option]] = {
     ),
     "calibrator": Option(
         panel=METHOD, metavar="mse|minmax|percentile|entropy|moving-average",
-        help="Choose ranges by this criterion. Default: mse.",
+        help="Choose ranges by this criterion. Default: mse, or minmax where it measures better.",
     ),
     "formula": Option(
         panel=METHOD, metavar="onnx|onnx-symmetric|tf-min-first|tf-scaled|tf-min-combined",
@@ -124,7 +123,9 @@ OPTIONS: Final[dict[str, Option]] = {
     ),
     "narrow_range": Option(panel=METHOD, kind=bool, help="Leave out the lowest code, as -128 of int8."),
     "effort": Option(
-        panel=METHOD, metavar="fast|balanced|max", default="balanced", help="Spend this much on keeping accuracy."
+        panel=METHOD, metavar="fast|balanced|max", default="balanced",
+        help="Try more to keep accuracy: fast tries nothing, balanced several ways on held-out samples, max all "
+             "ways, in two to five times the time of balanced.",
     ),
     "io": Option(
         panel=METHOD, metavar="float|quantized", default="float",
@@ -189,6 +190,12 @@ OPTIONS: Final[dict[str, Option]] = {
 }  # fmt: skip
 
 RUN_OPTIONS: Final = ("json", "quiet", "verbose", "debug")
+
+#: of the commands that write a model
+MODEL_OUTPUT: Final = replace(
+    OPTIONS["output"],
+    help="Write the model to this file; it appears whole or not at all. Default: beside the model, as NAME.int8.onnx.",
+)
 
 #: how a calibration is divided, which changes nothing that it finds
 DIVISION: Final = ("shard", "workers", "scheduler", "resume")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quantool.cli.command import Command, Given, Outcome, outcome_of
-from quantool.cli.options import OPTIONS
+from quantool.cli.options import MODEL_OUTPUT, OPTIONS
 
 
 def run(given: Given) -> Outcome:
@@ -35,4 +35,5 @@ COMMAND = Command(
     arguments=("model",),
     options=tuple(OPTIONS),
     run=run,
+    own={"output": MODEL_OUTPUT},
 )

@@ -22,7 +22,7 @@ def run(given: Given) -> Outcome:
     found = read_report(source)
     write_reports(found, (output,))
     document = envelope("report", {"report": str(source), "output": {"path": str(output)}})
-    return Outcome(exit_code=0, document=lambda: document, show=lambda screen: screen.verbatim(f"wrote {output}"))
+    return Outcome(exit_code=0, document=lambda: document, show=lambda screen: screen.verbatim(f"Wrote {output}."))
 
 
 COMMAND = Command(

@@ -6,7 +6,7 @@ import sys
 from typing import Final
 
 from quantool.cli.command import Command, Given, Outcome, outcome_of
-from quantool.cli.options import DIVISION, FILES, OPTIONS, RUN, RUN_OPTIONS, Option
+from quantool.cli.options import DIVISION, FILES, MODEL_OUTPUT, OPTIONS, RUN, RUN_OPTIONS, Option
 
 #: options of quantize that a search decides or that have no place in one
 _DECIDED: Final = (
@@ -23,6 +23,7 @@ _DECIDED: Final = (
 )
 
 OWN: Final = {
+    "output": MODEL_OUTPUT,
     "eval": Option(
         panel=FILES, metavar="E", many=True,
         help="Judge candidates on this, labels in arrays 'label...' beside the inputs. Repeatable. Default: at most "

@@ -35,7 +35,7 @@ from quantool.report.summary import (
 )
 from quantool.report.tensor import tensor_facts
 from quantool.report.tune import CANDIDATE_HEADER, candidate_rows, responsible_lines
-from quantool.report.wording import counts, listing, plural, visible
+from quantool.report.wording import counts, listing, percent, plural, visible
 from quantool.requests import Inspection, TensorInfo, TensorResult
 
 COLUMNS: Final = 80
@@ -88,7 +88,8 @@ class Screen:
     def inspection(self, found: Inspection) -> None:
         """What a model is."""
         report = Report(command="inspect", model=found.model)
-        share = f"{plural(found.quantizable_nodes, 'node')} ({found.quantizable_share:.0%})"
+        nodes = plural(found.quantizable_nodes, "node")
+        share = f"{nodes} with weights, {percent(found.quantizable_share)} of all; those around them often follow"
         self._facts(
             (
                 *facts(report),

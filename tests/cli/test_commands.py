@@ -403,7 +403,7 @@ def test_a_report_may_not_replace_what_the_run_reads(pipeline: FakePipeline) -> 
 @pytest.mark.parametrize("suffix", RENDERERS)
 def test_a_saved_report_is_rendered_in_every_form(suffix: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(SAVED), "-o", f"again{suffix}"]) == 0
-    assert capsys.readouterr().out == f"wrote again{suffix}\n"
+    assert capsys.readouterr().out == f"Wrote again{suffix}.\n"
     text = Path(f"again{suffix}").read_text(encoding="utf-8")
     assert "Worth it" in text
     if suffix == ".json":  # keys that came since it was saved have their defaults

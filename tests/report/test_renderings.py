@@ -394,7 +394,7 @@ def test_inspection_is_printed_with_shapes_and_operators() -> None:
     text = page.text()
     for expected in ("x: float32 [N, 3, ?]", "y: no tensor unknown shape", "Abs 5, Add 2, Conv 2", "123,456"):
         assert expected in text
-    assert "1 node (25%)" in text
+    assert "1 node with weights, 25 % of all" in text
     assert re.search(r"data beside it +none", text)
 
 
