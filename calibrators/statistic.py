@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from calibrators.distribution import Distribution, distribution
 from calibrators.extrema import Extrema
 from calibrators.histogram import Histogram
@@ -12,6 +14,9 @@ from quantool.errors import QuantoolError
 from quantool.schema import Range
 
 Statistic = Extrema | Histogram | MovingAverage
+
+#: the largest float32: scales and what they are computed from are float32
+_LARGEST = float(np.finfo(np.float32).max)
 
 # Kinds by name: what a request for statistics may ask for.
 STATISTICS: dict[str, type[Extrema] | type[Histogram] | type[MovingAverage]] = {
@@ -59,7 +64,7 @@ def _missing(needed: str, state: Statistic) -> QuantoolError:
 def range_between(
     state: Statistic, lo: float, hi: float, *, isolated: float = 0.0, clipped: float | None = None
 ) -> Range:
-    """The range lo..hi, widened to hold zero, with what the statistic says about it.
+    """The range lo..hi, widened to hold zero and kept within float32, with what the statistic says about it.
 
     isolated: weight of the elements left out as outliers, in counted elements. clipped: the share of the elements
     outside, where the caller knows it.
@@ -67,7 +72,7 @@ def range_between(
     seen = state.extrema
     if seen.count == 0:
         return Range(lo=0.0, hi=0.0, observed_min=0.0, observed_max=0.0)
-    lo, hi = min(lo, 0.0), max(hi, 0.0)
+    lo, hi = max(min(lo, 0.0), -_LARGEST), min(max(hi, 0.0), _LARGEST)
     if lo <= seen.minimum and hi >= seen.maximum:
         clipped = 0.0
     elif clipped is None:

@@ -242,6 +242,19 @@ def test_degenerate_data_has_a_defined_range(calibrator, case):
     assert found.outliers == 0
 
 
+@pytest.mark.parametrize("grid", [UINT8, SYMMETRIC, UINT4], ids=["uint8", "int8-symmetric", "uint4"])
+@pytest.mark.parametrize("name", [*CALIBRATORS, "expected"])
+@pytest.mark.parametrize(("sign", "covering"), [(1, False), (-1, True)])
+def test_ranges_near_the_largest_float32_stay_within_it(name, grid, sign, covering):
+    values = np.random.default_rng(2).standard_normal(500)
+    values *= sign * 3.4e38 / np.abs(values).max()
+    kind = CALIBRATORS.get(name)
+    state = (kind.zero() if kind else Histogram()).observe(np.float32(values))
+    found = kind.estimate(state, grid) if kind else estimate_expected_many([state], grid, covering=[covering])[0]
+    assert found.lo <= 0 <= found.hi
+    assert np.isfinite(np.float32([found.lo, found.hi])).all()
+
+
 def test_values_on_their_own_grid_keep_the_whole_range():
     pixels = np.random.default_rng(0).integers(0, 256, 50_000) / 255
     assert estimate("mse", pixels, UINT8).hi == 1.0
