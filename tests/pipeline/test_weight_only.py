@@ -250,6 +250,23 @@ def test_what_cannot_take_them_up(body: str) -> None:
     assert places(body) is None
 
 
+# --- large and small numbers ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("factor", [1e-24, 1e21])
+def test_accuracy_does_not_depend_on_the_unit_of_what_a_weight_multiplies(factor: float) -> None:
+    body = "(float[N,96] x) => (float[N,48] y) { h = MatMul(x, w1) g = MatMul(h, w2) y = MatMul(g, w3) }"
+
+    def made(size: float) -> QuantizeResult:
+        weights = {
+            "w1": normal(SIZE, SIZE, seed=1, scale=size), "w2": normal(SIZE, SIZE, seed=2, scale=0.1),
+            "w3": normal(SIZE, 48, seed=3, scale=0.1 / size),
+        }  # fmt: skip
+        return quantized(model(body, weights), correlated(8), effort="max")
+
+    assert abs(decibels(made(factor)) - decibels(made(1.0))) < 1.0
+
+
 # --- weights that cannot be quantized -------------------------------------------------------------------
 
 

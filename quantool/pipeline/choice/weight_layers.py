@@ -87,9 +87,14 @@ class WeightLayer:
         return bool(self.spec.block_size) and not self.node.attributes.get("transB", 0) and self.node.op_type != "Conv"
 
     def importance(self, gram: Float64) -> AnyArray:
-        """How much an error of each weight counts: the mean square of its input, float32, broadcast to the weight."""
-        energy = np.diagonal(gram, axis1=1, axis2=2).astype(np.float32)
-        rows = np.repeat(energy, self.outputs // len(energy), axis=0)
+        """How much an error of each weight counts: the mean square of its input, float32, broadcast to the weight.
+
+        All are divided by a power of two, the largest to below 1: searches compare errors, and squares of large inputs
+        are beyond float32.
+        """
+        energy = np.diagonal(gram, axis1=1, axis2=2)
+        _, exponent = np.frexp(energy.max())
+        rows = np.repeat(np.ldexp(energy, -exponent).astype(np.float32), self.outputs // len(energy), axis=0)
         return self.stored(rows)
 
     @property
