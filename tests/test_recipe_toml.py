@@ -93,3 +93,11 @@ def test_the_recipe_of_a_report_is_one(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(RecipeError, match=words):
             from_options({}, path)
+
+
+@pytest.mark.parametrize(("name", "opening"), [("r.toml", "a="), ("r.json", "")])
+def test_a_recipe_nested_beyond_reason_is_refused(tmp_path: Path, name: str, opening: str) -> None:
+    path = tmp_path / name
+    path.write_text(opening + "[" * 100_000 + "]" * 100_000)
+    with pytest.raises(RecipeError, match="recipe-not-toml"):
+        from_options({}, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from quantool.data.decoder_inputs import IDS, takes_tokens
 from quantool.data.spec import DataOptions, InputSpec, RawFeeds
 from quantool.errors import DataError
+from quantool.schema import AnyArray
 
 
 def read_json_lines(path: Path, inputs: tuple[InputSpec, ...], options: DataOptions) -> RawFeeds:
@@ -25,6 +27,7 @@ def read_json_lines(path: Path, inputs: tuple[InputSpec, ...], options: DataOpti
         try:
             with path.open("rb") as file:
                 for number, line in enumerate(file, 1):
+                    line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
                     if line.strip():
                         yield (
                             f"line {number}",
@@ -50,15 +53,17 @@ def _parsed(line: bytes, floats: set[str], *, lists: bool, where: str) -> Mappin
         kinds = dict[str, object] | list[object] if lists else dict[str, object]
         entry = msgspec.json.decode(line, type=kinds)
         named = {IDS: entry} if isinstance(entry, list) else entry
-        # JSON writes 1 for 1.0: numbers for a float input are floats, whatever their look.
-        return {
-            name: np.asarray(value, np.float64) if name in floats else np.asarray(value)
-            for name, value in named.items()
-        }
-    except (msgspec.DecodeError, ValueError, TypeError) as error:
+        return {name: _array(value, is_float=name in floats) for name, value in named.items()}
+    except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
         raise DataError(
             "data-unreadable",
             f"the line is no JSON object of arrays: {error}",
             where=where,
             fix='Write lines such as {"x": [[0.5, 1.0]]}, all rows of an array of one length.',
         ) from error
+
+
+def _array(value: object, *, is_float: bool) -> AnyArray:
+    """Numbers as an array. JSON writes 1 for 1.0, and a list without numbers tells no type: the input decides."""
+    array = np.asarray(value, np.float64) if is_float else np.asarray(value)
+    return array if array.size or is_float else array.astype(np.int64)

@@ -9,6 +9,7 @@ import ml_dtypes  # noqa: F401  # registers bfloat16 and its kin as NumPy type n
 import numpy as np
 import numpy.typing as npt
 
+from quantool.data.decoder_inputs import IDS
 from quantool.data.labels import Labelled, is_label, labels_in
 from quantool.data.spec import InputSpec
 from quantool.errors import DataError
@@ -34,11 +35,14 @@ def checked_feed(
             fix="Give each feed as a dict from input name to array.",
         )
     known = {spec.name: spec for spec in inputs}
+    # Arrays first: of unusable token ids follows no mask, and the ids are what is to be mended.
+    feed = {
+        name: _checked_array(raw[name], spec, sample=sample, allow_nonfinite=allow_nonfinite)
+        for name, spec in known.items()
+        if name in raw
+    }
     _check_names(raw, known, sample)
-    feed: dict[str, AnyArray] = {}
-    for name, spec in known.items():
-        if name in raw:
-            feed[name] = _checked_array(raw[name], spec, sample=sample, allow_nonfinite=allow_nonfinite)
+    _check_tokens(feed, sample)
     return Labelled(feed, labels_in(raw, known)) if labels else feed
 
 
@@ -60,6 +64,17 @@ def _check_names(raw: Mapping[str, object], known: Mapping[str, InputSpec], samp
         fix = f"{hint}The model takes: {', '.join(known)}."
         what = f"{sample} has an array '{name}', which is no input of the model"
     raise DataError("missing-input" if missing else "unknown-input", what, where=f"input '{name}', {sample}", fix=fix)
+
+
+def _check_tokens(feed: Mapping[str, AnyArray], sample: str) -> None:
+    """Without a token a language model computes nothing, and what is empty on both sides would read as equal."""
+    if IDS in feed and np.size(feed[IDS]) == 0:
+        raise DataError(
+            "no-tokens",
+            f"{sample} has no token ids",
+            where=f"input '{IDS}', {sample}",
+            fix="Remove the sample: nothing can be calibrated or compared on it.",
+        )
 
 
 def _may_be(value: object, spec: InputSpec) -> bool:

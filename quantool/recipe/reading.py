@@ -99,7 +99,7 @@ def _read(recipe: Given) -> Mapping[str, object]:
         what = f"The recipe cannot be read: {error.strerror}"
         fix = "Give the path of a TOML file that you may read."
         raise RecipeError("recipe-unreadable", what, where=str(recipe), fix=fix) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         what = f"The recipe is not {'JSON' if recipe.suffix == REPORT else 'TOML'}: {error}"
         raise RecipeError("recipe-not-toml", what, where=str(recipe), fix="Correct its syntax.") from error
 

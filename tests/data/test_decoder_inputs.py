@@ -44,6 +44,27 @@ def test_a_line_of_ids_becomes_a_feed_with_an_empty_cache(tmp_path: Path, entry:
     assert (feed[KEY.name].shape, feed[KEY.name].dtype) == ((1, 2, 0, 8), np.float16)
 
 
+@pytest.mark.parametrize(
+    ("ids", "words"),
+    [
+        (None, "not-an-array"),
+        ({"a": 1}, "not-an-array"),
+        ("text", "wrong-rank"),
+        ([[[1, 2]]], "wrong-rank"),
+        (["a"], "wrong-type"),
+        ([1.5], "wrong-type"),
+        ([], "no-tokens: sample 0 .line 1. has no token ids"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("inputs", [DECODER, (IDS, MASK)], ids=["decoder", "encoder"])
+def test_unusable_ids_are_what_the_error_is_about(
+    tmp_path: Path, ids: object, words: str, inputs: tuple[InputSpec, ...]
+) -> None:
+    with pytest.raises(DataError, match=f"^{words}.*'input_ids'"):
+        feeds(lines(tmp_path, {"input_ids": ids}), *inputs)
+
+
 def test_lines_of_other_lengths_are_feeds_of_their_own(tmp_path: Path) -> None:
     found = feeds(lines(tmp_path, [1, 2], [3, 4, 5, 6]), *DECODER)
     assert [feed["position_ids"].tolist() for feed in found] == [[[0, 1]], [[0, 1, 2, 3]]]

@@ -257,14 +257,22 @@ def test_json_lines_hold_a_feed_a_line(tmp_path):
         ('{"x": [[1], [1, 2]]}', r"no JSON object of arrays: .*inhomogeneous"),
         ('{"x": ["a"]}', r"no JSON object of arrays: could not convert"),
         ('{"x": [[1, 2, 3, 4]]}', r"wrong-size: .*sample 1 \(line 2\)"),
+        ('{"x": ' + "[" * 100_000, r"no JSON object of arrays: .*recursion"),
+        ('{"x": []}', r"wrong-rank: .*sample 1 \(line 2\)"),
     ],
-    ids=["cut", "list", "ragged", "text", "size"],
+    ids=["cut", "list", "ragged", "text", "size", "deep", "empty"],
 )
 def test_errors_of_json_lines_name_the_line(tmp_path, line, message):
     path = tmp_path / "d.jsonl"
     path.write_text('{"x": [[1, 2, 3]]}\n' + line)
     with pytest.raises(DataError, match=message):
         feeds(path)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path):
+    path = tmp_path / "d.jsonl"
+    path.write_text('{"x": [[1, 2, 3]]}\n' * 2, encoding="utf-8-sig")
+    assert len(feeds(path)) == 2
 
 
 # --- code, memory, chance ------------------------------------------------------------------------------
