@@ -183,7 +183,21 @@ def _cosine(a: AnyArray, b: AnyArray) -> float:
 
 
 def _floats(sample: Sample) -> dict[str, AnyArray]:
-    return {name: array for name, array in sample.outputs.items() if array.dtype.kind == "f"}
+    """The float outputs, each of the shape that the float model gives."""
+    found = {name: array for name, array in sample.outputs.items() if array.dtype.kind == "f"}
+    if not found:
+        raise _incomparable("the model has no float output")
+    for name, array in found.items():
+        exact = sample.reference[name]
+        if array.shape != exact.shape:
+            shapes = f"{list(array.shape)}, and {list(exact.shape)} in the float model"
+            raise _incomparable(f"the output '{name}' has shape {shapes}")
+    return found
+
+
+def _incomparable(what: str) -> DataError:
+    fix = "Name a metric with labels, or a callable of your own."
+    return DataError("metric-output", what, where="--metric", fix=fix)
 
 
 def chosen_output(outputs: Mapping[str, AnyArray], wanted: str) -> tuple[AnyArray, str]:

@@ -158,3 +158,18 @@ def test_less_is_better_of_errors_and_sqnr_has_no_drop() -> None:
     assert sqnr.drop is None
     assert sqnr.interval is not None
     assert sqnr.interval[0] < sqnr.value < sqnr.interval[1]
+
+
+@pytest.mark.parametrize("name", ["cosine", "sqnr", "mse"])
+@pytest.mark.parametrize(
+    ("scores", "exact", "words"),
+    [
+        (np.arange(3), np.arange(3), "no float output"),
+        (SCORES[:2], SCORES, r"'y' has shape \[2, 6\], and \[3, 6\] in the float model"),
+        (SCORES[:1], SCORES, r"'y' has shape \[1, 6\]"),
+    ],
+    ids=["integers", "fewer rows", "a row that would be spread"],
+)
+def test_outputs_that_cannot_be_compared_are_refused(name: str, scores: AnyArray, exact: AnyArray, words: str) -> None:
+    with pytest.raises(DataError, match=f"metric-output: .*{words}"):
+        value(name, scores, None, exact)
