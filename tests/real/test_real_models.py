@@ -8,7 +8,7 @@ import pytest
 
 from tests.real import compare
 from tests.real.compare import Comparison
-from tests.real.zoo import ZOO
+from tests.real.zoo import SLOW, ZOO
 
 pytestmark = [
     pytest.mark.real,
@@ -18,7 +18,7 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(params=list(ZOO))
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.full] if name in SLOW else []) for name in ZOO])
 def row(request: pytest.FixtureRequest, comparisons: Callable[[str], Comparison]) -> Comparison:
     return comparisons(request.param)
 

@@ -34,3 +34,6 @@ ZOO: dict[str, Callable[[], RealModel]] = {
     "minilm": minilm.build,
     "dnsmos": dnsmos.build,
 }
+
+#: a minute and more each, with the incumbent: left to long runs
+SLOW = frozenset({"ppocr_rec", "layout", "dnsmos"})
