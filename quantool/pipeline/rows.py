@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from quantool.plan.dynamic import WEIGHT_ONLY_KERNEL
+from quantool.plan.rangeless import WEIGHT_ONLY_KERNEL
 from quantool.plan.reasons import reason
 from quantool.report.model import Coverage, NodeRow, TensorRow
 from quantool.schema import Decision, GivenNode, GraphFacts, Parameters, Plan, QuantParams

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from quantool.ops import Role, op_of
 from quantool.plan.anchors import kept_reason, weight_refusal, weight_spec
-from quantool.plan.barriers import across_products
 from quantool.plan.context import Context
 from quantool.plan.embeddings import embedding_decision, embedding_spec
 from quantool.plan.mixed import refuse_fixed_weights
 from quantool.plan.patterns import RECURRENT, named_patterns
+from quantool.plan.rangeless import WEIGHT_ONLY, WEIGHT_ONLY_KERNEL, rangeless_plan
 from quantool.plan.reasons import reason
 from quantool.plan.settings import KERNEL_TYPES
-from quantool.schema import Decision, NodeFact, Plan, Reason, Use, WeightSpec
+from quantool.schema import Decision, NodeFact, Plan, Reason, WeightSpec
 
 #: operator -> the fused form that the rewriter writes
 DYNAMIC_KERNELS = {
@@ -44,8 +42,6 @@ def _plain_attention(ctx: Context, node: NodeFact) -> bool:
 
 #: operators whose fused form takes less than the operator itself
 _FORMS = {"LSTM": _plain_lstm, "Attention": _plain_attention}
-WEIGHT_ONLY_KERNEL = "DequantizeLinear"
-WEIGHT_ONLY = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose"})
 
 
 def plan_rangeless(ctx: Context, *, mixed: bool) -> Plan:
@@ -59,23 +55,7 @@ def plan_rangeless(ctx: Context, *, mixed: bool) -> Plan:
             decision = Decision(node=node.name, quantized=False, reason=_why_kept(ctx, node, patterns))
         decisions[node.name] = decision
         weights.extend(_weights(ctx, node, decision))
-    return Plan(
-        mode=ctx.settings.mode,
-        format=ctx.settings.format,
-        target=ctx.target.name,
-        opset=ctx.settings.opset,
-        reference=ctx.settings.reference,
-        decisions=decisions,
-        activations={},
-        weights=tuple(weights),
-        barriers=_barriers(ctx, decisions),
-    )
-
-
-def _barriers(ctx: Context, decisions: Mapping[str, Decision]) -> tuple[Use, ...]:
-    """The runtime reads a quantized weight in MatMul (as MatMulNBits), but not in the Gemm that it makes of it."""
-    products = [n for n in ctx.facts.nodes if decisions[n.name].kernel == WEIGHT_ONLY_KERNEL and n.op_type == "MatMul"]
-    return tuple(across_products(ctx, products))
+    return rangeless_plan(ctx, decisions, weights)
 
 
 def _decide(ctx: Context, node: NodeFact, *, mixed: bool) -> Decision | None:

@@ -10,13 +10,13 @@ from quantool.ops import Role, ScaleRule, op_of
 from quantool.plan.anchors import anchor_unit, kept_reason, refusal, row_spec, weight_spec
 from quantool.plan.barriers import find_barriers
 from quantool.plan.context import Context
-from quantool.plan.dynamic import WEIGHT_ONLY, WEIGHT_ONLY_KERNEL
 from quantool.plan.embeddings import KERNEL as EMBEDDING
 from quantool.plan.embeddings import embedding_decision, embedding_spec
 from quantool.plan.feature_levels import expansion_note
 from quantool.plan.misfits import find_misfits
 from quantool.plan.mixed import product_of_other_type, refuse_operators, refuse_split_groups, runs_on_integers, types_at
 from quantool.plan.patterns import named_patterns, reaching_spectrum
+from quantool.plan.rangeless import WEIGHT_ONLY, WEIGHT_ONLY_KERNEL
 from quantool.plan.reasons import reason
 from quantool.plan.regions import Unit, find_regions, saturation
 from quantool.schema import ActivationSpec, Decision, NodeFact, Note, Plan, Reason, WeightSpec

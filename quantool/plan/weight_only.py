@@ -8,15 +8,14 @@ from typing import Final
 from quantool.elements import ELEMENTS
 from quantool.ops import Role, inner_axis, op_of, weight_axis
 from quantool.plan.anchors import kept_reason
-from quantool.plan.barriers import across_products
 from quantool.plan.context import Context
-from quantool.plan.dynamic import WEIGHT_ONLY, WEIGHT_ONLY_KERNEL
 from quantool.plan.embeddings import KERNEL as ROWS
 from quantool.plan.embeddings import SMALLEST_TABLE
 from quantool.plan.patterns import RECURRENT, named_patterns
+from quantool.plan.rangeless import WEIGHT_ONLY, WEIGHT_ONLY_KERNEL, rangeless_plan
 from quantool.plan.reasons import reason
 from quantool.plan.stored_blocks import stored_block
-from quantool.schema import Decision, NodeFact, Note, Plan, Reason, Use, WeightSpec
+from quantool.schema import Decision, NodeFact, Note, Plan, Reason, WeightSpec
 
 #: fewer inputs than this in a block along the channels of a convolution cost more in scales than they gain
 FEWEST_CHANNELS: Final = 16
@@ -38,18 +37,7 @@ def plan_weight_only(ctx: Context) -> Plan:
         else:
             why = spec or _why_kept(ctx, node, patterns)
             decisions[node.name] = Decision(node=node.name, quantized=False, reason=why)
-    return Plan(
-        mode=ctx.settings.mode,
-        format=ctx.settings.format,
-        target=ctx.target.name,
-        opset=ctx.settings.opset,
-        reference=ctx.settings.reference,
-        decisions=decisions,
-        activations={},
-        weights=tuple(weights),
-        barriers=_barriers(ctx, decisions),
-        notes=tuple(_type_notes(ctx, weights)),
-    )
+    return rangeless_plan(ctx, decisions, weights, _type_notes(ctx, weights))
 
 
 # --- which weight, and in which form ----------------------------------------------------------------------
@@ -231,12 +219,6 @@ def _why_kept(ctx: Context, node: NodeFact, patterns: Mapping[str, str]) -> Reas
     """As in a static plan, but bodies of If and Loop are planned like any other scope."""
     why = kept_reason(ctx, node, dict(patterns))
     return reason("mode") if why.code in ("in-subgraph", "not-between-integers") else why
-
-
-def _barriers(ctx: Context, decisions: Mapping[str, Decision]) -> tuple[Use, ...]:
-    """The runtime reads a dequantized weight in MatMul (as MatMulNBits), but not in the Gemm that it makes of it."""
-    products = [n for n in ctx.facts.nodes if decisions[n.name].kernel == WEIGHT_ONLY_KERNEL and n.op_type == "MatMul"]
-    return tuple(across_products(ctx, products))
 
 
 def _type_notes(ctx: Context, weights: Sequence[WeightSpec]) -> Iterator[Note]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from quantool.pipeline.choice.channels import Group
@@ -54,6 +54,14 @@ class Ruling:
             Algorithm.SMOOTHING: _reading_others(given, result, slice(0, 2)),
             Algorithm.EQUALIZATION: _reading_others(given, result, slice(1, 2)),
         }
+        fix = (
+            "It takes quantized Conv, MatMul and Gemm with constant weights (smoothing: what reads uneven channels; "
+            "equalization: layers behind one another), samples to fit, and a gain on them."
+        )
+        yield from self.unapplied(applied, fix)
+
+    def unapplied(self, applied: Mapping[Algorithm, Set[str]], fix: str) -> Iterator[Note]:
+        """A warning for each algorithm that a rule wants at nodes where it is not applied. fix: what it takes."""
         for algorithm, nodes in applied.items():
             missing = sorted(self.forced(algorithm) - nodes)
             if missing:
@@ -61,8 +69,7 @@ class Ruling:
                     code="algorithm-without-effect",
                     what=f"{algorithm} changes nothing at {plural(len(missing), 'node')} that a rule wants it for",
                     where=missing[0],
-                    fix="It takes quantized Conv, MatMul and Gemm with constant weights (smoothing: what reads "
-                    "uneven channels; equalization: layers behind one another), samples to fit, and a gain on them.",
+                    fix=fix,
                 )
 
 

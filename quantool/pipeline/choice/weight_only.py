@@ -173,13 +173,8 @@ def _without_effect(ruling: Ruling, first: Weighed) -> Iterator[Note]:
     weights = frozenset(spec.node for spec in first.plan.weights)
     rounded = {node for (node, _), weight in first.parameters.weights.items() if not weight.rounded_to_nearest}
     applied = {Algorithm.GPTQ: rounded, Algorithm.AWQ: first.fitted, **dict.fromkeys(OF_SCALES, weights)}
-    for algorithm, nodes in applied.items():
-        missing = sorted(ruling.forced(algorithm) - nodes)
-        if missing:
-            yield Note(
-                code="algorithm-without-effect",
-                what=f"{algorithm} changes nothing at {plural(len(missing), 'node')} that a rule wants it for",
-                where=missing[0],
-                fix="It takes quantized Conv, MatMul and Gemm with constant weights of their own; gptq and awq take "
-                "samples to fit as well.",
-            )
+    fix = (
+        "It takes quantized Conv, MatMul and Gemm with constant weights of their own; gptq and awq take samples to fit "
+        "as well."
+    )
+    return ruling.unapplied(applied, fix)
