@@ -8,6 +8,7 @@ from quantool.pipeline.resolved import kept_floats, settings_of
 from quantool.pipeline.rows import coverage, node_rows
 from quantool.pipeline.source import model_info, normalized_model, read_float
 from quantool.plan import make_plan
+from quantool.recipe import Recipe
 from quantool.report.model import Report
 from quantool.requests import ExplainRequest
 from quantool.schema import Mode, Plan
@@ -34,10 +35,17 @@ def explain(request: ExplainRequest) -> Report:
         draft.coverage = coverage(source.facts, plan, graph.macs(source.facts))
         done = sum(d.quantized for d in plan.decisions.values())
         draft.verdict = (
-            f"{done} of {len(plan.decisions)} nodes become integers in {mode} mode on {target.name}; "
-            "ranges measured on data may keep some of them in float."
+            f"{done} of {len(plan.decisions)} nodes become integers in {mode} mode on {target.name}"
+            f"{_left_open(recipe, mode)}."
         )
         return draft.report()
+
+
+def _left_open(recipe: Recipe, mode: Mode) -> str:
+    """What a plan leaves to the run itself."""
+    if recipe.target_size is not None:
+        return "; which weights become wider, to use the size, is decided when they are quantized"
+    return "; ranges measured on data may keep some of them in float" if mode is Mode.STATIC else ""
 
 
 def planned_execution(plan: Plan) -> dict[str, bool]:

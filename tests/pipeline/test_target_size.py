@@ -185,3 +185,12 @@ def test_levels_fit_and_come_near_the_best_of_all(items: list[Item], share: floa
 def test_equal_weights_are_widened_in_their_order() -> None:
     items = [Item(sizes=(10, 20), errors=(1.0, 0.0))] * 4
     assert least_error(items, 60) == [1, 1, 0, 0]
+
+
+def test_explain_says_what_it_leaves_to_the_run(shell: Shell) -> None:
+    save(tower(), Path("m.onnx"))
+    common = "explain m.onnx --mode weight-only --weights int4 --json"
+    mixed = shell(f"{common} --target-size 5bpw").document["verdict"]
+    assert "which weights become wider, to use the size, is decided when they are quantized" in mixed
+    assert "may keep" not in shell(common).document["verdict"]
+    assert "may keep some of them in float" in shell("explain m.onnx --json").document["verdict"]
